@@ -23,8 +23,7 @@ from openai.types.chat.chat_completion import Choice
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gavel.reports.viewer.app import create_app
-from gavel.reports.viewer.group_filter import GroupFilter
-from gavel.reports.viewer.index import Index
+from gavel.reports.viewer.index import GroupFilter, Index
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
 from gavel.scenarios.trajectory import Trajectory

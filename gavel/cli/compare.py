@@ -55,17 +55,12 @@ from gavel.llm.providers import model_id
 from gavel.reports.comparison import (
     CellFigures,
     Comparison,
-    alarms_text,
     compare_cells,
-    cost_text,
     read_cell,
-    signed,
     statement,
-    steps_text,
     write_comparison,
 )
 from gavel.reports.run_figures import read_run
-from gavel.reports.statistics import with_interval
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RewardName
 from gavel.trainer.loop.group_maker import check_rewards
@@ -221,28 +216,17 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     for name, difference in chosen.items():
         say(console, statement(name, difference))
     steps = f"steps to {comparison.threshold:.2f}"
-    rows = [
-        (
-            arm.name,
-            with_interval(arm.final),
-            steps_text(arm),
-            signed(arm.hacking_gap.value),
-            cost_text(arm),
-            duration(arm.seconds),
-        )
-        for arm in comparison.arms
-    ]
+    rows: list[tuple[str, ...]] = []
+    for arm in comparison.arms:
+        gap = "–" if arm.hacking_gap.value is None else f"{arm.hacking_gap.value:+.2f}"
+        rows.append((arm.name, arm.final.text(), arm.steps_text, gap, arm.cost_text, duration(arm.seconds)))
     print_figures(console, ("", "held-out success", steps, "reward's gap to success", "cost, USD", "time"), rows)
     if comparison.before:
-        named = {"before training": comparison.before, **{arm.name: arm.measures for arm in comparison.arms}}
-        measures = [
-            (label, *(with_interval(found[name]) if name in found else "–" for name in comparison.before))
-            for label, found in named.items()
-        ]
+        measures = [(label, *texts) for label, texts in comparison.measured]
         print_figures(console, ("held-out attempts", *(name.replace("_", " ") for name in comparison.before)), measures)
     for arm in comparison.arms:
-        if any(cell.alarms for cell in arm.cells):
-            say(console, f"Alarms, trained on {arm.name}: {alarms_text(arm)}")
+        if any(cell.alarms for cell in arm.runs):
+            say(console, f"Alarms, trained on {arm.name}: {arm.alarms_text}")
     for line in comparison.damage:
         say(console, line, "yellow")
     say(console, f"Report: {comparison.directory / 'report.html'}")

@@ -39,6 +39,7 @@ from gavel.cli.training import open_run, run_directory_of, run_gavel, trainable
 from gavel.judge.config import JudgeConfig
 from gavel.reports.charts import CurvePoint, curves_chart, outcome_histogram
 from gavel.reports.page import render_page, write_page
+from gavel.reports.run_figures import share_point
 from gavel.reports.run_outcome import Outcome, outcome_in_words, read_outcome, with_judged_pair
 from gavel.reports.run_page import DEMO_RUN_REPORT
 from gavel.scenarios.scenario import find_scenario
@@ -377,10 +378,7 @@ def render_report(demo: DemoRun, outcome: Outcome, told: str, seconds: Mapping[s
     """The page's HTML. `told`: the outcome in a paragraph; its `before` and `after` have their `judgement`."""
     base, trained, job = outcome.base, outcome.trained, demo.job
     judge = job.judge_caveat if demo.judge == job.judge else f"It was {demo.judge}."
-    curve = {
-        p.step: CurvePoint(p.success, max(0.0, p.success - p.half_width), min(1.0, p.success + p.half_width))
-        for p in outcome.curve
-    }
+    curve = {point.step: share_point(point.success, point.tasks) for point in outcome.curve}
     rewards = {step: CurvePoint(reward) for step, reward in outcome.rewards.items()}
     success = (f"{each.success:.2f} ± {each.half_width:.2f}" for each in (base, trained))
     longest = max(seconds.values(), default=0) or 1

@@ -48,7 +48,6 @@ from gavel.reports.model_table import (
     ModelRow,
     ModelTable,
     ScenarioTable,
-    by_judge,
     cost_text,
     figure,
     model_row,
@@ -362,14 +361,13 @@ def print_model_table(console: Console, table: ModelTable) -> None:
 def print_scenario_table(console: Console, table: ScenarioTable) -> None:
     """A row for each model: its success on each scenario (the judge's score where success is not known), the mean over
     scenarios, US dollars and the seconds of an episode. Then what could not be evaluated, and the report."""
-    headings = [f"{each.scenario}{' (judge)' if by_judge(each) else ''}" for each in table.tables]
-    several = sum(not by_judge(each) for each in table.tables) > 1
+    headings = [f"{each.scenario}{' (judge)' if each.by_judge else ''}" for each in table.tables]
     lines: list[list[str]] = []
     for name in table.models:
-        rows = [table.row(each, name) for each in table.tables]
-        cells = [figure(row).short() for row in rows] + ([table.mean(name).short()] if several else [])
+        rows = table.rows(name)
+        cells = [figure(row).short() for row in rows] + ([table.mean(name).short()] if table.has_means else [])
         lines.append([name, *cells, cost_text(table.cost(name)), seconds_of(*rows)])
-    print_figures(console, ["", *headings, *(["mean"] if several else []), "USD", "an episode"], lines)
+    print_figures(console, ["", *headings, *(["mean"] if table.has_means else []), "USD", "an episode"], lines)
     for name, reason in table.failed.items():
         say(console, f"{name} was not evaluated: {reason}")
     say(console, f"Report: {table.directory / 'report.html'}")

@@ -50,7 +50,7 @@ from gavel.trainer.run_config import EvolveRunConfig, ImitationConfig
 FLAGS = [
     *run_flags("model", "--from-checkpoint", "lora", "judge"),
     Flag("base", "--base"),
-    *flags_of("evolve", "iterations", "tasks", "attempts", "reward", "best", "above", "accumulate", "turn_limits"),
+    *flags_of("evolve", "iterations", "tasks", "attempts", "reward", "best", "above", "turn_limits"),
     *flags_of("evolve", "temperature", "evaluation_tasks", "stall_seconds"),
     Flag("train.learning_rate", "--learning-rate", "2e-4; 4e-3 for an embedded model"),
     Flag("train.epochs", "--epochs", "1; 3 for an embedded model"),

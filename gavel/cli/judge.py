@@ -109,7 +109,7 @@ def report_data(report: JudgeReport) -> dict[str, Any]:
 
     fields = ("source", "judges", "facts", "verdict", "notes", "unscored")
     return {name: getattr(report, name) for name in fields} | {
-        "sections": [{"title": each.title, "figures": [*map(data, each.figures)]} for each in report.sections],
+        "sections": [{"title": title, "figures": [*map(data, each)]} for title, each in report.sections.items()],
         "disagreements": [
             {"group": each.number, "tau": each.tau, "scores": each.scores, "reference": each.values}
             for each in report.disagreements
@@ -122,14 +122,14 @@ def print_report(console: Console, report: JudgeReport) -> None:
     say(console, f"{report.source} · {', '.join(report.judges) or 'judge unknown'}")
     say(console, report.facts)
     say(console, report.verdict, "bold")
-    for number, section in enumerate(report.sections):
+    for number, (title, figures) in enumerate(report.sections.items()):
         console.print()
-        say(console, section.title, "bold")
+        say(console, title, "bold")
         table = Table(box=None, show_header=not number, pad_edge=False, header_style="dim")
         for name, width in {"": 21, "value": 6, "95 % interval": 16, "groups": 6}.items():
             table.add_column(name, justify="right" if name else "left", width=width)
         table.add_column("meaning", style="dim")
-        for figure in section.figures:
+        for figure in figures:
             table.add_row(figure.name, figure.value, figure.interval, f"{figure.estimate.groups:,}", figure.meaning)
         console.print(table)
     if report.disagreements:
@@ -154,9 +154,12 @@ def golden(
     rubric: Annotated[str | None, typer.Option(help="What good work is: a text, or @FILE.")] = None,
     label: Annotated[str | None, typer.Option(help="Field that holds the label, where several could.")] = None,
     by: Annotated[str | None, typer.Option(help="Field that names the task, where a row holds one attempt.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt-column", help="Field with what was asked, where its name does not say so.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Groups to judge, evenly spread over the file.")] = None,
     cassette: Annotated[
-        Path | None, typer.Option(help="Stores the replies. Default: golden.sqlite of the runs.")
+        Path | None, typer.Option(help='Stores the replies; "none" = no file. Default: golden.sqlite of the runs.')
     ] = None,
 ) -> None:
     """Check a judge and its prompts on groups of known order."""
@@ -166,13 +169,16 @@ def golden(
             "the stand-in checks rules of a rubric and reads no answers, so a golden set says nothing of it.",
             "Name a judge model: --judge openai/gpt-5-mini, or GAVEL_JUDGE_MODEL.",
         )
-    tape = Cassette(cassette or runs_root() / "golden.sqlite")
+    tape = None if cassette == Path("none") else Cassette(cassette or runs_root() / "golden.sqlite")
     models = [name.strip() for name in model.split(",")] if model else None
     engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
-    known = load_golden(file or SHIPPED, label, by)
+    known = load_golden(file or SHIPPED, label, by, prompt)
+    if known[0].label:
+        say(Console(), f"The order is that of the field {known[0].label}.")
     known = [known[at * len(known) // limit] for at in range(limit)] if limit and limit < len(known) else known
     results = run_interruptibly(check_golden(engine, known))
-    tape.close()
+    if tape is not None:
+        tape.close()
     _print_golden(results, " + ".join(engine.names))
     if failed := [result for result in results if not result.scores]:
         raise JudgeError(

@@ -3,41 +3,26 @@
 Figures of held-out success are over the seeds; judge - hand is paired by seed. Read from the run directories alone.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from gavel.base.text import counted, duration
-from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
+from gavel.base.text import counted
+from gavel.judge.audit.agreement import Pairs, mean_kendall_tau
+from gavel.judge.audit.bootstrap import mean_over_groups
+from gavel.reports.charts import Chart, CurvePoint, curves_chart
 from gavel.reports.page import render_page, write_results
-from gavel.reports.run_figures import (
-    RunAgreement,
-    agreement_over_training,
-    alarms_of,
-    cost_of,
-    curve_of,
-    is_trained,
-    measures_of,
-    read_run,
-    seconds_of,
-)
-from gavel.reports.statistics import (
-    Curve,
-    MeanOverSeeds,
-    PairedDifference,
-    change,
-    curve_over_seeds,
-    mean_over_seeds,
-    paired_difference,
-    steps_to,
-    with_interval,
-)
-from gavel.scenarios.scenario import Scenario
+from gavel.reports.run_figures import Curve, Row, cost_of, curve_of, is_trained, read_run, seconds_of, stored_groups
+from gavel.reports.statistics import MeanOverSeeds, PairedDifference, mean_over_seeds, paired_difference
+from gavel.scenarios.scenario import Scenario, ScenarioError
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.loop.evaluation import call_measure
 from gavel.trainer.loop.judge_alarms import HAND
+
+_NO_MEASURES = {"success", "reward", "failed", "trajectories", "exceptions", "step", "split", "time"}
+_TAU = "Kendall's tau within groups of training rollouts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +32,8 @@ class CellFigures:
     arm: str
     seed: int
     directory: Path
-    success: Curve
-    """Held-out success by step."""
+    heldout_success: Curve
+    """By step."""
     heldout_tasks: int
     judge_score: Curve
     """Mean of the training rollouts; empty where no judge scored."""
@@ -56,30 +41,32 @@ class CellFigures:
     """Mean of what the training rollouts were rewarded for, other than success: the judge's score, the hand-written
     reward, or of both half of each."""
     train_success: Curve
-    agreement: RunAgreement
+    tau_judge_hand: Curve
+    """Kendall's tau of judge and hand-written reward within groups; empty where no judge scored."""
+    tau_judge_truth: Curve
     measures: Mapping[str, Curve]
     """Measures of held-out attempts by step: the scenario's own, turns and the like."""
     alarms: Mapping[str, int]
     """The step of each alarm about the judge or the hand-written reward."""
     watched: bool
-    """True if it was trained on a hand-written reward, which has an alarm of its own."""
+    """True if anything was there to raise an alarm: a judge, or a hand-written reward."""
     cost_usd: float | None
     """None = not known."""
     seconds: float
-    steps: int = 0
-    trained_steps: int = 0
+    steps: int
+    trained_steps: int
     """Steps that changed the adapter."""
-    damage: tuple[str, ...] = ()
+    damage: tuple[str, ...]
     """Files of it that cannot be read, with the remedy."""
 
     @property
     def final(self) -> float | None:
-        return self.success[max(self.success)] if self.success else None
+        return self.heldout_success[max(self.heldout_success)] if self.heldout_success else None
 
     @property
     def hacking_gap(self) -> float | None:
         """By how much more the mean reward rose than success did, over the same training rollouts."""
-        score, truth = change(self.rewarded), change(self.train_success)
+        score, truth = _change(self.rewarded), _change(self.train_success)
         return None if score is None or truth is None else score - truth
 
 
@@ -88,7 +75,6 @@ class Arm:
     """All runs of one reward."""
 
     name: str
-    cells: list[CellFigures]
     final: MeanOverSeeds
     steps_to: MeanOverSeeds
     """Mean over the seeds that reached the threshold; `seeds` says how many."""
@@ -102,6 +88,27 @@ class Arm:
     """Measures of held-out attempts after the last step."""
     cost_usd: float | None
     seconds: float
+    runs: list[CellFigures]
+
+    @property
+    def steps_text(self) -> str:
+        """`14`, or `14 (3 of 5 seeds)` where some never reached it."""
+        reached, seeds = self.steps_to.seeds, len(self.runs)
+        some = "" if reached == seeds else f" ({reached} of {seeds} seeds)"
+        return "–" if self.steps_to.value is None else f"{self.steps_to.value:.0f}{some}"
+
+    @property
+    def cost_text(self) -> str:
+        judged = any(run.judge_score for run in self.runs)
+        return "–" if not judged else "not known" if self.cost_usd is None else f"{self.cost_usd:.2f}"
+
+    @property
+    def alarms_text(self) -> str:
+        """`hacked: 2 of 3 runs, first at step 12`, for each alarm; `none`, or `–` where nothing could raise one."""
+        names, runs = dict.fromkeys(name for run in self.runs for name in run.alarms), counted(len(self.runs), "run")
+        steps = {name: [run.alarms[name] for run in self.runs if name in run.alarms] for name in names}
+        told = [f"{name.replace('_', ' ')}: {len(at)} of {runs}, first at step {min(at)}" for name, at in steps.items()]
+        return "; ".join(told) or ("none" if any(run.watched for run in self.runs) else "–")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +116,22 @@ class Comparison:
     """Result of `gavel compare`."""
 
     scenario: str
+    damage: list[str]
+    """Files of the runs that cannot be read, with the remedy."""
+    threshold: float
+    margin: float
+    before: Mapping[str, MeanOverSeeds]
+    """The measures of held-out attempts before training, over all runs."""
     arms: list[Arm]
     paired: Mapping[str, PairedDifference]
     """Final held-out success of two arms over the same seeds, by `judge - hand`."""
-    before: Mapping[str, MeanOverSeeds]
-    """The measures of held-out attempts before training, over all runs."""
-    threshold: float
-    margin: float
     directory: Path
 
     @property
-    def damage(self) -> list[str]:
-        """Files of the runs that cannot be read, with the remedy."""
-        return [line for arm in self.arms for cell in arm.cells for line in cell.damage]
+    def measured(self) -> list[tuple[str, list[str]]]:
+        """The text of each measure before training, and of each arm after it."""
+        named = [("before training", self.before), *((arm.name, arm.measures) for arm in self.arms)]
+        return [(label, [of[each].text() if each in of else "–" for each in self.before]) for label, of in named]
 
 
 def read_cell(
@@ -133,75 +143,117 @@ def read_cell(
     training = [row for row in rows if row["split"] == "train"]
     tasks = curve_of(rows, "held_out", "trajectories")
     scored, by_hand = (curve_of(rows, "train", name) for name in ("judge_score", HAND))
+    rewards = {step: [each[step] for each in (scored, by_hand) if step in each] for step in {*scored, *by_hand}}
+    hand, truth = _taus(directory, lambda member: _hand_reward(scenario, member), lambda m: m.metrics.get("success"))
     return CellFigures(
         arm=arm,
         seed=seed,
         directory=directory,
-        success=curve_of(rows, "held_out", "success"),
+        heldout_success=curve_of(rows, "held_out", "success"),
         heldout_tasks=round(tasks[max(tasks)]) if tasks else 0,
         judge_score=scored,
-        rewarded={
-            step: fmean(each[step] for each in (scored, by_hand) if step in each) for step in {*scored, *by_hand}
-        },
+        rewarded={step: fmean(values) for step, values in rewards.items()},
         train_success=curve_of(rows, "train", "success"),
-        agreement=agreement_over_training(directory, scenario),
-        measures=measures_of(rows),
-        alarms=alarms_of(rows),
-        watched=bool(by_hand),
+        tau_judge_hand=hand,
+        tau_judge_truth=truth,
+        measures=_measures(rows),
+        alarms={row["alarm"]: row["step"] for row in rows if row["split"] == "alarms" and "alarm" in row},
+        watched=bool(scored or by_hand),
         cost_usd=cost_of(rows),
-        seconds=seconds_of(rows).get("whole", 0.0),
+        seconds=round(seconds_of(rows).get("whole", 0.0), 2),
         steps=len(training),
         trained_steps=sum(map(is_trained, training)),
         damage=read.damage,
     )
 
 
+def _measures(rows: Sequence[Row]) -> dict[str, Curve]:
+    """Figures of held-out attempts by step, all but success and counts."""
+    names = dict.fromkeys(name for row in rows if row["split"] == "held_out" for name in row)
+    wanted = [name for name in names if name not in _NO_MEASURES and not name.startswith("judge/")]
+    return {name: curve for name in wanted if (curve := curve_of(rows, "held_out", name))}
+
+
+def _taus(directory: Path, *references: Callable[[Trajectory], float | None]) -> list[Curve]:
+    """Kendall's tau of the judge's score and each reference, within the groups of training, by step."""
+    pairs: list[dict[int, list[Pairs]]] = [{} for _ in references]
+    for step, group in stored_groups(directory, "train"):
+        scored = [(each.judgement.score, each) for each in group if each.judgement and each.judgement.score is not None]
+        for by_step, reference in zip(pairs, references, strict=True):
+            known = [(score, reference(member)) for score, member in scored]
+            by_step.setdefault(step, []).append([(score, float(v)) for score, v in known if v is not None])
+    taus = [{step: mean_kendall_tau(groups) for step, groups in by_step.items()} for by_step in pairs]
+    return [{step: tau for step, tau in by_step.items() if tau is not None} for by_step in taus]
+
+
+def _hand_reward(scenario: Scenario | None, trajectory: Trajectory) -> float | None:
+    """The stored hand-written reward, else as the scenario computes it from the trajectory; None if neither is
+    possible."""
+    if HAND in trajectory.metrics:
+        return trajectory.metrics[HAND]
+    if scenario is None or scenario.hand_reward is None or trajectory.status == "failed":
+        return None
+    try:
+        return call_measure(scenario, "hand_reward", scenario.hand_reward, trajectory)
+    except ScenarioError:  # it needs the world of the episode, which is over
+        return None
+
+
 def compare_cells(
     cells: Sequence[CellFigures], scenario: str, directory: Path, *, margin: float, threshold: float
 ) -> Comparison:
     """The arms in the order of their first cells, and their paired differences."""
-    by_arm: dict[str, list[CellFigures]] = {}
+    by_arm: dict[str, dict[int, CellFigures]] = {}
     for cell in cells:
-        by_arm.setdefault(cell.arm, []).append(cell)
+        by_arm.setdefault(cell.arm, {})[cell.seed] = cell
+    finals = {arm: {seed: cell.final for seed, cell in of.items()} for arm, of in by_arm.items()}
     paired: dict[str, PairedDifference] = {}
-    for (one, ones), (other, others) in combinations(by_arm.items(), 2):
-        finals = {cell.seed: cell.final for cell in others if cell.final is not None}
-        differences = [
-            cell.final - finals[cell.seed] for cell in ones if cell.final is not None and cell.seed in finals
-        ]
-        if differences:
+    for (one, ones), (other, others) in combinations(finals.items(), 2):
+        both = [(value, others.get(seed)) for seed, value in ones.items()]
+        if differences := [a - b for a, b in both if a is not None and b is not None]:
             paired[f"{one} - {other}"] = paired_difference(differences, margin)
     return Comparison(
         scenario=scenario,
-        arms=[_arm(name, of_arm, threshold) for name, of_arm in by_arm.items()],
-        paired=paired,
-        before=_measured(cells, min),
+        damage=[line for cell in cells for line in cell.damage],
         threshold=threshold,
         margin=margin,
+        before=_measured(cells, min),
+        arms=[_arm(name, list(of_arm.values()), threshold) for name, of_arm in by_arm.items()],
+        paired=paired,
         directory=directory,
     )
 
 
-def _arm(name: str, cells: list[CellFigures], threshold: float) -> Arm:
-    def over(values: Sequence[float | None]) -> MeanOverSeeds:
-        return mean_over_seeds([value for value in values if value is not None])
+def _arm(name: str, runs: list[CellFigures], threshold: float) -> Arm:
+    def over(figure: Callable[[CellFigures], float | None]) -> MeanOverSeeds:
+        return mean_over_seeds([value for run in runs if (value := figure(run)) is not None])
 
-    hands, truths = [c.agreement.judge_hand for c in cells], [c.agreement.judge_truth for c in cells]
-    costs = [cell.cost_usd for cell in cells if cell.cost_usd is not None]
+    costs = [run.cost_usd for run in runs if run.cost_usd is not None]
     return Arm(
         name=name,
-        cells=cells,
-        final=over([cell.final for cell in cells]),
-        steps_to=over([steps_to(cell.success, threshold) for cell in cells]),
-        hacking_gap=over([cell.hacking_gap for cell in cells]),
-        drift_hand=over([change(curve) for curve in hands]),
-        drift_truth=over([change(curve) for curve in truths]),
-        tau_hand=over([fmean(curve.values()) if curve else None for curve in hands]),
-        tau_truth=over([fmean(curve.values()) if curve else None for curve in truths]),
-        measures=_measured(cells, max),
-        cost_usd=sum(costs) if len(costs) == len(cells) else None,
-        seconds=sum(cell.seconds for cell in cells),
+        final=over(lambda run: run.final),
+        steps_to=over(lambda run: min((s for s, v in run.heldout_success.items() if v >= threshold), default=None)),
+        hacking_gap=over(lambda run: run.hacking_gap),
+        drift_hand=over(lambda run: _change(run.tau_judge_hand)),
+        drift_truth=over(lambda run: _change(run.tau_judge_truth)),
+        tau_hand=over(lambda run: _mean(run.tau_judge_hand)),
+        tau_truth=over(lambda run: _mean(run.tau_judge_truth)),
+        measures=_measured(runs, max),
+        cost_usd=sum(costs) if len(costs) == len(runs) else None,
+        seconds=round(sum(run.seconds for run in runs), 2),
+        runs=runs,
     )
+
+
+def _mean(curve: Curve) -> float | None:
+    return fmean(curve.values()) if curve else None
+
+
+def _change(curve: Curve) -> float | None:
+    """The mean of the last third of the points less that of the first third; None with fewer than two points."""
+    values = [value for _, value in sorted(curve.items())]
+    third = max(len(values) // 3, 1)
+    return fmean(values[-third:]) - fmean(values[:third]) if len(values) > 1 else None
 
 
 def _measured(cells: Sequence[CellFigures], which: Callable[[Curve], int]) -> dict[str, MeanOverSeeds]:
@@ -211,46 +263,11 @@ def _measured(cells: Sequence[CellFigures], which: Callable[[Curve], int]) -> di
     return {name: mean_over_seeds([curve[which(curve)] for curve in each]) for name, each in curves.items()}
 
 
-def signed(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.2f}"
-
-
-def steps_text(arm: Arm) -> str:
-    """`14`, or `14 (3 of 5 seeds)` where some never reached it."""
-    if arm.steps_to.value is None:
-        return "–"
-    reached, seeds = arm.steps_to.seeds, len(arm.cells)
-    return f"{arm.steps_to.value:.0f}" + ("" if reached == seeds else f" ({reached} of {seeds} seeds)")
-
-
-def cost_text(arm: Arm) -> str:
-    if not any(cell.judge_score for cell in arm.cells):
-        return "–"
-    return "not known" if arm.cost_usd is None else f"{arm.cost_usd:.2f}"
-
-
-def alarms_text(arm: Arm) -> str:
-    """`hacked: 2 of 3 runs, first at step 12`, for each alarm; `none`, or `–` where nothing was there to raise one."""
-    steps: dict[str, list[int]] = {}
-    for cell in arm.cells:
-        for alarm, step in cell.alarms.items():
-            steps.setdefault(alarm.replace("_", " "), []).append(step)
-    told = [
-        f"{name}: {len(at)} of {counted(len(arm.cells), 'run')}, first at step {min(at)}" for name, at in steps.items()
-    ]
-    watched = any(cell.judge_score or cell.watched for cell in arm.cells)
-    return "; ".join(told) or ("none" if watched else "–")
-
-
 def outcome(comparison: Comparison) -> list[str]:
     """The result in sentences: first rewards on which nothing was trained, then the difference of every two rewards."""
-    idle = [
-        arm
-        for arm in comparison.arms
-        if any(c.steps for c in arm.cells) and not any(c.trained_steps for c in arm.cells)
-    ]
+    idle = [arm for arm in comparison.arms if {bool(run.trained_steps) for run in arm.runs if run.steps} == {False}]
     said = [
-        f"On {arm.name} nothing was trained ({counted(len(arm.cells), 'run')}): its figures are the base's."
+        f"On {arm.name} nothing was trained ({counted(len(arm.runs), 'run')}): its figures are the base's."
         for arm in idle
     ]
     if len(idle) == len(comparison.arms):
@@ -261,150 +278,53 @@ def outcome(comparison: Comparison) -> list[str]:
 
 def statement(name: str, difference: PairedDifference) -> str:
     """`judge - hand: -0.01 (95 %: -0.03 to +0.01, 5 seeds): equivalent within ±0.03`"""
-    interval = seeds = counted(difference.seeds, "seed")
+    interval = counted(difference.seeds, "seed")
     if difference.low is not None and difference.high is not None:
-        interval = f"95 %: {difference.low:+.2f} to {difference.high:+.2f}, {seeds}"
+        interval = f"95 %: {difference.low:+.2f} to {difference.high:+.2f}, {interval}"
     return f"{name}: {difference.mean:+.2f} ({interval}): {difference.verdict}"
 
 
-def as_json(comparison: Comparison) -> str:
-    """All figures; the trajectories stay in the run directories."""
-
-    def arm(one: Arm) -> dict[str, Any]:
-        fields = ("final", "steps_to", "hacking_gap", "drift_hand", "drift_truth", "tau_hand", "tau_truth")
-        return {
-            "name": one.name,
-            **{name: asdict(getattr(one, name)) for name in fields},
-            "measures": {name: asdict(mean) for name, mean in one.measures.items()},
-            "cost_usd": one.cost_usd,
-            "seconds": round(one.seconds, 2),
-            "runs": [
-                {
-                    "seed": cell.seed,
-                    "directory": str(cell.directory),
-                    "heldout_tasks": cell.heldout_tasks,
-                    "heldout_success": cell.success,
-                    "judge_score": cell.judge_score,
-                    "rewarded": cell.rewarded,
-                    "train_success": cell.train_success,
-                    "tau_judge_hand": cell.agreement.judge_hand,
-                    "tau_judge_truth": cell.agreement.judge_truth,
-                    "measures": dict(cell.measures),
-                    "alarms": dict(cell.alarms),
-                    "cost_usd": cell.cost_usd,
-                    "seconds": round(cell.seconds, 2),
-                }
-                for cell in one.cells
-            ],
-        }
-
-    return json.dumps(
-        {
-            "scenario": comparison.scenario,
-            "damage": comparison.damage,
-            "threshold": comparison.threshold,
-            "margin": comparison.margin,
-            "before": {name: asdict(mean) for name, mean in comparison.before.items()},
-            "arms": [arm(one) for one in comparison.arms],
-            "paired": {name: asdict(one) | {"equivalent": one.equivalent} for name, one in comparison.paired.items()},
-        },
-        indent=1,
-    )
-
-
-def csv_rows(comparison: Comparison) -> list[list[str]]:
-    """One row for each point of each learning curve, under a header."""
-    header = ["reward", "seed", "step", "heldout_success", "run"]
-    return [header] + [
-        [arm.name, str(cell.seed), str(step), f"{value:.6g}", str(cell.directory)]
-        for arm in comparison.arms
-        for cell in arm.cells
-        for step, value in sorted(cell.success.items())
-    ]
-
-
 def write_comparison(comparison: Comparison) -> Path:
-    """Writes report.html, comparison.csv and comparison.json; returns the page. Raises `GavelError`."""
-    page = render_comparison(comparison)
-    return write_results(comparison.directory, "comparison", csv_rows(comparison), as_json(comparison), page)
-
-
-def render_comparison(comparison: Comparison) -> str:
-    """The page's HTML."""
-    arms = comparison.arms
-    charts = {
-        "Held-out success": _chart({arm.name: [cell.success for cell in arm.cells] for arm in arms}, 0, 1),
-        "Judge and hand": _chart({arm.name: [c.agreement.judge_hand for c in arm.cells] for arm in arms}, -1, 1),
-        "Judge and truth": _chart({arm.name: [c.agreement.judge_truth for c in arm.cells] for arm in arms}, -1, 1),
-        "Reward and success": _chart(
-            {
-                name: curves
-                for arm in arms
-                if any(cell.rewarded for cell in arm.cells)
-                for name, curves in (
-                    (f"{arm.name}: reward", [cell.rewarded for cell in arm.cells]),
-                    (f"{arm.name}: success", [cell.train_success for cell in arm.cells]),
-                )
-            },
-            *_span(arms),
-        ),
-    }
-    labels = {
-        "Held-out success": "share of tasks, mean and 95 % bootstrap band over seeds",
-        "Judge and hand": "Kendall's tau within groups of training rollouts",
-        "Judge and truth": "Kendall's tau within groups of training rollouts",
-        "Reward and success": "means of the training rollouts; of a sum, the mean of its parts",
-    }
-    return render_page(
-        "compare_page.html.j2",
-        comparison=comparison,
-        charts=[(name, labels[name], chart) for name, chart in charts.items() if chart is not None],
-        statements=outcome(comparison),
-        rows=[
-            (
-                arm.name,
-                len(arm.cells),
-                with_interval(arm.final),
-                steps_text(arm),
-                with_interval(arm.hacking_gap, "+"),
-                with_interval(arm.tau_hand),
-                with_interval(arm.drift_hand, "+"),
-                with_interval(arm.tau_truth),
-                with_interval(arm.drift_truth, "+"),
-                cost_text(arm),
-                duration(arm.seconds),
-            )
-            for arm in arms
-        ],
-        measures=list(comparison.before),
-        measured=[
-            (name, [with_interval(found[each]) if each in found else "–" for each in comparison.before])
-            for name, found in (
-                ("before training", comparison.before),
-                *((arm.name, arm.measures) for arm in arms),
-            )
-        ],
-        alarms=[(arm.name, alarms_text(arm)) for arm in arms if alarms_text(arm) != "–"],
-        few=min(len(arm.cells) for arm in arms) < 5,
+    """Writes report.html, comparison.csv (a row for each point of each learning curve) and comparison.json (all
+    figures); returns the page. Raises `GavelError`."""
+    rows = [["reward", "seed", "step", "heldout_success", "run"]] + [
+        [arm.name, str(run.seed), str(step), f"{value:.6g}", str(run.directory)]
+        for arm in comparison.arms
+        for run in arm.runs
+        for step, value in sorted(run.heldout_success.items())
+    ]
+    page = render_page(
+        "compare_page.html.j2", comparison=comparison, charts=_charts(comparison.arms), statements=outcome(comparison)
     )
+    return write_results(comparison.directory, "comparison", rows, asdict(comparison), page)
 
 
-def _span(arms: Sequence[Arm]) -> tuple[float | None, float | None]:
-    """0 to 1, or what the rewards need where a hand-written one goes beyond."""
-    values = [value for arm in arms for cell in arm.cells for value in cell.rewarded.values()]
-    return (0, 1) if all(0 <= value <= 1 for value in values) else (None, None)
+def _charts(arms: Sequence[Arm]) -> list[tuple[str, str, Chart]]:
+    """Title, label and curves of each chart that has any."""
 
+    def curves(figure: str, more: str = "") -> dict[str, dict[int, CurvePoint]]:
+        return {f"{arm.name}{more}": _over_seeds([getattr(run, figure) for run in arm.runs]) for arm in arms}
 
-def _chart(named: Mapping[str, Sequence[Curve]], low: float | None, high: float | None) -> CurvesChart | None:
-    return curves_chart(
-        {
-            name: {
-                step: CurvePoint(mean.value, mean.low, mean.high)
-                for step, mean in curve_over_seeds([curve for curve in curves if curve]).items()
-                if mean.value is not None
-            }
-            for name, curves in named.items()
-        },
-        low=low,
-        high=high,
+    share = "share of tasks, mean and 95 % bootstrap band over seeds"
+    means = "means of the training rollouts; of a sum, the mean of its parts"
+    rewards = curves("rewarded", ": reward")
+    both = zip(rewards.items(), curves("train_success", ": success").items(), strict=True)
+    beside = dict(each for pair in both if pair[0][1] for each in pair)
+    values = [value for arm in arms for run in arm.runs for value in run.rewarded.values()]
+    ends = (0, 1) if all(0 <= value <= 1 for value in values) else (None, None)  # a hand-written one may go beyond
+    wanted = (
+        ("Held-out success", share, curves("heldout_success"), (0, 1)),
+        ("Judge and hand", _TAU, curves("tau_judge_hand"), (-1, 1)),
+        ("Judge and truth", _TAU, curves("tau_judge_truth"), (-1, 1)),
+        ("Reward and success", means, beside, ends),
     )
+    drawn = [(title, unit, curves_chart(named, low=low, high=high)) for title, unit, named, (low, high) in wanted]
+    return [(title, unit, chart) for title, unit, chart in drawn if chart is not None]
+
+
+def _over_seeds(curves: Sequence[Curve]) -> dict[int, CurvePoint]:
+    """The mean at every step that all seeds with a curve have, with a percentile bootstrap interval over seeds."""
+    known = [curve for curve in curves if curve]
+    steps = sorted(set(known[0]).intersection(*known)) if known else []
+    means = {step: mean_over_groups([curve[step] for curve in known]) for step in steps}
+    return {step: CurvePoint(mean.value, mean.low, mean.high) for step, mean in means.items() if mean.value is not None}

@@ -16,7 +16,6 @@ from gavel.judge.audit.agreement import (
     INDEPENDENT,
     Agreement,
     InterRaterReliability,
-    Pairs,
     agreement,
     call_vs_call,
     judge_vs_judge,
@@ -27,7 +26,7 @@ from gavel.judge.audit.agreement import (
 from gavel.judge.audit.bias import BiasReport, bias_report, length_correlation
 from gavel.judge.audit.bootstrap import UNDEFINED, IntervalEstimate
 from gavel.judge.audit.votes import judged_groups, voting_models
-from gavel.reports.charts import Histogram, histogram, outcome_histogram
+from gavel.reports.charts import Chart, histogram, outcome_histogram
 from gavel.reports.page import render_page
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
@@ -57,7 +56,7 @@ class Figure:
 
     @property
     def value(self) -> str:
-        return "–" if self.estimate.value is None else self._rounded(self.estimate.value)
+        return self._rounded(self.estimate.value)
 
     @property
     def interval(self) -> str:
@@ -70,14 +69,8 @@ class Figure:
             return "all groups alike"
         return f"{self._rounded(low)} to {self._rounded(high)}"
 
-    def _rounded(self, value: float) -> str:
-        return f"{value:z.{self.decimals}f}"
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    title: str
-    figures: list[Figure]
+    def _rounded(self, value: float | None) -> str:
+        return "–" if value is None else f"{value:z.{self.decimals}f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +95,12 @@ class JudgeReport:
     """All that the table and the page show."""
 
     source: str
+    groups: list[TrajectoryGroup]
     judges: list[str]
-    judgements: list[Judgement]
-    """Judgements of the scored members."""
     agreement: Agreement | None
-    pairs: list[Pairs]
-    """(score, reference) of each group's members; empty without a reference."""
     between_judges: InterRaterReliability | None
-    sections: list[Section]
+    sections: dict[str, list[Figure]]
+    """Figures by title."""
     facts: str
     """Numbers of groups, members and votes, in one line."""
     notes: list[str]
@@ -117,6 +108,7 @@ class JudgeReport:
     unscored: dict[str, int]
     """Members without a score, by reason."""
     verdict: str
+    """Agreement, or what stands in for it, how often the judge is right, and the biases that show, in sentences."""
     disagreements: list[DisagreeingGroup]
     """Disagreements with the reference, the worst first; empty without one."""
 
@@ -133,74 +125,65 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
     beside = None if reference is None else agreement(groups, reference)
     judges, calls, bias = judge_vs_judge(groups), call_vs_call(groups), bias_report(groups)
     labels = UNDEFINED if reference is None else length_correlation(groups, reference)
-    sections: list[Section] = []
+    sections: dict[str, list[Figure]] = {}
     if beside is not None:
-        sections.append(Section(f"Agreement with {beside.reference}", _agreement(beside)))
-    if judges is not None:
-        sections.append(Section(f"Agreement between {len(judges.raters)} judges", _reliability(judges, "judge")))
-    if calls is not None:
-        title = f"Agreement between {counted(len(calls.raters), 'call')} on one group"
-        sections.append(Section(title, _reliability(calls, "call")))
-    sections.append(Section("Bias", _bias(bias, reference, labels)))
+        sections[f"Agreement with {beside.reference}"] = [
+            Figure("Kendall's tau-b", beside.tau, "rank order: 1 same, 0 chance, -1 reversed"),
+            Figure("pair accuracy", beside.pair_accuracy, "pairs in the right order; chance 0.5"),
+            Figure("top-1", beside.top_1, "the top-scored member is among the best"),
+            Figure("advantage correlation", beside.advantage_correlation, "Pearson's r of group-centered values"),
+        ]
+    for rater, where, found in (("judge", "", judges), ("call", " on one group", calls)):
+        if found is not None:
+            k = len(found.raters)
+            sections[f"Agreement between {counted(k, rater)}{where}"] = [
+                Figure("ICC(2,1)", found.icc_single, f"reliability of one {rater}'s score; 1 = no error"),
+                Figure(f"ICC(2,{k})", found.icc_mean, f"reliability of the mean of all {k}"),
+            ]
+    beside_length = [Figure("length, reference", labels, "that of the reference: what length is worth")]
+    sections["Bias"] = [
+        Figure("position slope", bias.position_slope, "score added from middle position to last", 3),
+        Figure("length correlation", bias.length_correlation, "Pearson's r of score and log length"),
+        *(beside_length if reference is not None else []),
+        Figure("flip rate", bias.flip_rate, "two calls disagree on a pair; chance 0.5"),
+        Figure("tie rate", bias.tie_rate, "different members with the same score"),
+    ]
+    members = [member.judgement for group in groups for member in group]
+    reasons = Counter((j and j.reason) or "not judged" for j in members if j is None or j.score is None)
+    said = _agreement_in_words(groups, beside, calls), _right(groups), _biases(bias, labels)
     return JudgeReport(
         source=source,
+        groups=groups,
         judges=voting_models(groups),
-        judgements=_scored(groups),
         agreement=beside,
-        pairs=[] if reference is None else [score_pairs(group, reference) for group in groups],
         between_judges=judges,
         sections=sections,
         facts=_facts(groups),
         notes=_notes(groups, beside, calls, known),
-        unscored=_unscored(groups),
-        verdict=verdict(groups, beside, calls, bias, labels),
+        unscored=dict(reasons.most_common()),
+        verdict=" ".join(filter(None, said)),
         disagreements=[] if reference is None else disagreements(groups, reference),
     )
 
 
-def _agreement(of: Agreement) -> list[Figure]:
-    return [
-        Figure("Kendall's tau-b", of.tau, "rank order: 1 same, 0 chance, -1 reversed"),
-        Figure("pair accuracy", of.pair_accuracy, "pairs in the right order; chance 0.5"),
-        Figure("top-1", of.top_1, "the top-scored member is among the best"),
-        Figure("advantage correlation", of.advantage_correlation, "Pearson's r of group-centered values"),
-    ]
+def _scored(groups: Sequence[TrajectoryGroup]) -> list[tuple[float, Judgement]]:
+    judgements = [member.judgement for group in groups for member in group if member.judgement is not None]
+    return [(judgement.score, judgement) for judgement in judgements if judgement.score is not None]
 
 
-def _reliability(of: InterRaterReliability, rater: str) -> list[Figure]:
-    k = len(of.raters)
-    return [
-        Figure("ICC(2,1)", of.icc_single, f"reliability of one {rater}'s score; 1 = no error"),
-        Figure(f"ICC(2,{k})", of.icc_mean, f"reliability of the mean of all {k}"),
-    ]
-
-
-def _bias(of: BiasReport, reference: str | None, labels: IntervalEstimate) -> list[Figure]:
-    beside = [Figure("length, reference", labels, "that of the reference: what length is worth")] if reference else []
-    return [
-        Figure("position slope", of.position_slope, "score added from middle position to last", 3),
-        Figure("length correlation", of.length_correlation, "Pearson's r of score and log length"),
-        *beside,
-        Figure("flip rate", of.flip_rate, "two calls disagree on a pair; chance 0.5"),
-        Figure("tie rate", of.tie_rate, "different members with the same score"),
-    ]
-
-
-def _scored(groups: Sequence[TrajectoryGroup]) -> list[Judgement]:
-    judgements = [member.judgement for group in groups for member in group]
-    return [judgement for judgement in judgements if judgement is not None and judgement.score is not None]
+def _errors(groups: Sequence[TrajectoryGroup]) -> list[float]:
+    """Standard errors of the scores."""
+    return [judged.standard_error for _, judged in _scored(groups) if judged.standard_error is not None]
 
 
 def _facts(groups: Sequence[TrajectoryGroup]) -> str:
-    scored = _scored(groups)
-    errors = [judgement.standard_error for judgement in scored if judgement.standard_error is not None]
+    scored, errors = _scored(groups), _errors(groups)
     parts = [
         counted(len(groups), "group"),
         f"{len(scored):,} of {counted(sum(map(len, groups)), 'member')} scored",
-        f"{sum(len(judgement.votes) for judgement in scored):,} votes",
+        f"{sum(len(judgement.votes) for _, judgement in scored):,} votes",
+        *([f"mean standard error {fmean(errors):.3f}"] if errors else []),
     ]
-    if errors:
-        parts.append(f"mean standard error {fmean(errors):.3f}")
     return " · ".join(parts)
 
 
@@ -231,23 +214,6 @@ def _notes(
     return notes
 
 
-def _unscored(groups: Sequence[TrajectoryGroup]) -> dict[str, int]:
-    members = [member.judgement for group in groups for member in group]
-    reasons = Counter((j and j.reason) or "not judged" for j in members if j is None or j.score is None)
-    return dict(reasons.most_common())
-
-
-def verdict(
-    groups: Sequence[TrajectoryGroup],
-    beside: Agreement | None,
-    calls: InterRaterReliability | None,
-    bias: BiasReport,
-    labels: IntervalEstimate = UNDEFINED,
-) -> str:
-    """Some sentences: agreement, or what stands in for it, how often it is right, and the biases that show."""
-    return " ".join(filter(None, (_agreement_in_words(groups, beside, calls), _right(groups), _biases(bias, labels))))
-
-
 def groups_needed(taus: Sequence[float]) -> int:
     """Groups after which tau is known to ±0.1, by the spread of its values in the groups there are."""
     spread = max(stdev(taus), 0.1) if len(taus) >= MIN_GROUPS else _SPREAD
@@ -259,17 +225,12 @@ def disagreements(groups: Sequence[TrajectoryGroup], reference: str) -> list[Dis
     found: list[DisagreeingGroup] = []
     for number, group in enumerate(groups, 1):
         tau = kendall_tau(score_pairs(group, reference))
-        known = [
-            (member, *pairs[0]) for member in group if (pairs := score_pairs(TrajectoryGroup([member]), reference))
-        ]
-        reversed_pairs = [(one, other) for one in known for other in known if one[1] > other[1] and one[2] < other[2]]
-        if tau is None or not reversed_pairs:
-            continue
-        spread = max(value for _, _, value in known) - min(value for _, _, value in known)
-        one, other = max(
-            reversed_pairs, key=lambda pair: (pair[0][1] - pair[1][1]) + (pair[1][2] - pair[0][2]) / spread
-        )
-        found.append(DisagreeingGroup(number, tau, one[0], other[0], (one[1], other[1]), (one[2], other[2])))
+        known = [(member, *pair) for member in group for pair in score_pairs(TrajectoryGroup([member]), reference)]
+        pairs = [(one, other) for one in known for other in known if one[1] > other[1] and one[2] < other[2]]
+        if tau is not None and pairs:
+            spread = max(value for *_, value in known) - min(value for *_, value in known)
+            one, other = max(pairs, key=lambda pair: pair[0][1] - pair[1][1] + (pair[1][2] - pair[0][2]) / spread)
+            found.append(DisagreeingGroup(number, tau, one[0], other[0], (one[1], other[1]), (one[2], other[2])))
     return sorted(found, key=lambda each: each.tau)[:_SHOWN]
 
 
@@ -282,39 +243,33 @@ def _agreement_in_words(
             steady = "much the same" if calls.icc_mean.value >= 0.75 else "noticeably different"
             again = f" Asked again it gives {steady} scores (ICC {calls.icc_mean.value:.2f})."
         return f"Whether this judge is right cannot be said without a reference.{again}"
-    taus = [tau for group in groups if (tau := kendall_tau(score_pairs(group, beside.reference))) is not None]
-    tau = beside.tau
+    tau, name = beside.tau, beside.reference
     if tau.value is None:
-        return f"No group has members that differ in {beside.reference}, so the judge cannot be compared with it."
+        return f"No group has members that differ in {name}, so the judge cannot be compared with it."
+    taus = [found for group in groups if (found := kendall_tau(score_pairs(group, name))) is not None]
+    need = groups_needed(taus)
     if tau.groups < MIN_GROUPS:
-        need = groups_needed(taus)
         return (
-            f"Too few groups for a verdict: {counted(tau.groups, 'group')} can be compared with {beside.reference}; "
+            f"Too few groups for a verdict: {counted(tau.groups, 'group')} can be compared with {name}; "
             f"an interval takes at least {MIN_GROUPS}, and about {need} give Kendall's tau to ±{_HALF_WIDTH:g}."
         )
     ends = "" if tau.low is None or tau.high is None else f", 95 % interval {tau.low:.2f} to {tau.high:.2f}"
     figure = f"tau {tau.value:.2f}{ends}, {counted(tau.groups, 'group')}"
     low = tau.value if tau.low is None else tau.low
     if low >= _GOOD:
-        return f"This judge ranks attempts as {beside.reference} does ({figure})."
+        return f"This judge ranks attempts as {name} does ({figure})."
     if low >= _SOME:
-        said = f"ranks attempts mostly as {beside.reference} does, with mistakes that training will feel"
-        return f"This judge {said} ({figure})."
+        return f"This judge ranks attempts mostly as {name} does, with mistakes that training will feel ({figure})."
     if tau.high is not None and tau.high < _SOME:
-        return f"This judge does not rank attempts as {beside.reference} does: do not train on it ({figure})."
-    need = groups_needed(taus)
+        return f"This judge does not rank attempts as {name} does: do not train on it ({figure})."
     more = f"; about {counted(need, 'group')} would tell" if need > tau.groups else ""
-    return f"How far this judge ranks attempts as {beside.reference} does is not settled ({figure}{more})."
+    return f"How far this judge ranks attempts as {name} does is not settled ({figure}{more})."
 
 
 def _right(groups: Sequence[TrajectoryGroup]) -> str:
     known = [group.judgement.p_right for group in groups if group.judgement and group.judgement.p_right is not None]
-    if not known:
-        return ""
-    return (
-        "By the labels that it learnt from, the higher-scored of two attempts is the better one with probability "
-        f"{fmean(known):.2f}."
-    )
+    told = "By the labels that it learnt from, the higher-scored of two attempts is the better one with probability"
+    return f"{told} {fmean(known):.2f}." if known else ""
 
 
 def _biases(bias: BiasReport, labels: IntervalEstimate) -> str:
@@ -338,34 +293,20 @@ def _shows(estimate: IntervalEstimate, least: float, due: float = 0.0) -> bool:
 
 def render_report(report: JudgeReport) -> str:
     """The page's HTML."""
-    scores = [judgement.score for judgement in report.judgements if judgement.score is not None]
-    errors = [judgement.standard_error for judgement in report.judgements if judgement.standard_error is not None]
+    errors, beside, judges = _errors(report.groups), report.agreement, report.between_judges
+    pairs = [pair for group in report.groups for pair in score_pairs(group, beside.reference)] if beside else []
+    best = max((value for _, value in pairs), default=None)
+    of_two: Chart | None = None
+    if len({value for _, value in pairs}) == 2:
+        of_two = outcome_histogram([(score, value == best) for score, value in pairs])
+    # to a multiple of 0.1, so that the edges of ten bins are whole hundredths
+    widest = max(0.1, math.ceil(round(max(errors, default=0) * 100) / 10) / 10)
     return render_page(
         "judge_page.html.j2",
         report=report,
-        scores=histogram(scores, 1.0, 1),
-        # to a multiple of 0.1, so that the edges of ten bins are whole hundredths
-        errors=histogram(errors, max(0.1, math.ceil(round(max(errors) * 100) / 10) / 10), 2) if errors else None,
-        reference=_reference_chart(report),
-        tau_matrix=_tau_matrix(report),
+        scores=histogram([score for score, _ in _scored(report.groups)], 1.0, 1),
+        errors=histogram(errors, widest, 2) if errors else None,
+        reference=of_two,
+        raters=judges.raters if judges else (),
+        taus={(b, a): tau for (a, b), tau in judges.taus.items()} | dict(judges.taus) if judges else {},
     )
-
-
-def _reference_chart(report: JudgeReport) -> Histogram | None:
-    """For a reference of two values."""
-    values = {value for pairs in report.pairs for _, value in pairs}
-    if len(values) != 2:
-        return None
-    return outcome_histogram([(score, value == max(values)) for pairs in report.pairs for score, value in pairs])
-
-
-def _tau_matrix(report: JudgeReport) -> list[tuple[str, list[float | None]]]:
-    """Kendall's tau of each judge (row) with each judge; None where it is not defined; empty for one judge."""
-    if report.between_judges is None:
-        return []
-    judges, taus = report.between_judges.raters, report.between_judges.taus
-
-    def tau(one: str, other: str) -> float | None:
-        return 1.0 if one == other else taus.get((one, other), taus.get((other, one)))
-
-    return [(one, [tau(one, other) for other in judges]) for one in judges]

@@ -7,7 +7,6 @@ Figures are means over tasks. Failed episodes measure no model and are left out,
 no loss; both are counted. A scenario that could not be evaluated is named with the reason, and is in no mean.
 """
 
-import json
 import math
 import os
 from collections import Counter
@@ -84,6 +83,11 @@ class ModelTable:
     def __getitem__(self, name: str) -> ModelRow:
         return next(row for row in self.rows if row.name == name)
 
+    @property
+    def by_judge(self) -> bool:
+        """True if its figures are the judge's scores."""
+        return not any(row.success.tasks for row in self.rows)
+
 
 def model_row(name: str, episodes: Sequence[Episode], judged: Sequence[TrajectoryGroup], failed: int = 0) -> ModelRow:
     """The figures of a model; `judged` are groups of all models, whose members' metadata say whose they are."""
@@ -92,30 +96,39 @@ def model_row(name: str, episodes: Sequence[Episode], judged: Sequence[Trajector
     for episode in episodes:
         if successes := [float(t.metrics["success"]) for t in episode.trajectories if "success" in t.metrics]:
             by_task.setdefault(episode.task, []).append(fmean(successes))
-    most = max(map(len, by_task.values()), default=0)
     scores: list[float] = []
     unscored: Counter[str] = Counter()
     for group in judged:
-        mine = [member for member in group if member.metadata.get("model") == name]
-        known = [score for member in mine if (score := _score(member)) is not None]
-        unscored.update((m.judgement and m.judgement.reason) or "not judged" for m in mine if _score(m) is None)
+        mine = [(_score(member), member.judgement) for member in group if member.metadata.get("model") == name]
+        unscored.update((judgement and judgement.reason) or "not judged" for score, judgement in mine if score is None)
+        known = [score for score, _ in mine if score is not None]
         scores += [fmean(known)] if known else []
-    costs = [episode.cost_usd for episode in episodes]
+    costs = [episode.cost_usd for episode in episodes if episode.cost_usd is not None]
     names = dict.fromkeys(name for each in trajectories for name in each.metrics if name not in _NO_FIGURES)
     return ModelRow(
         name=name,
         episodes=len(episodes),
         failed=failed,
         success=share([fmean(values) for values in by_task.values()], sum(map(len, by_task.values()))),
-        pass_at={k: _pass_at(by_task, k) for k in range(1, most + 1)},
+        pass_at={k: _pass_at(by_task, k) for k in range(1, max(map(len, by_task.values()), default=0) + 1)},
         score=mean_of_scores(scores),
         wins=win_rate(judged, name),
         unscored=dict(unscored.most_common()),
         truncated=fmean(each.status == "truncated" for each in trajectories) if trajectories else 0.0,
         measures={n: fmean(float(t.metrics[n]) for t in trajectories if n in t.metrics) for n in names},
-        cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
+        cost_usd=sum(costs) if len(costs) == len(episodes) else None,
         seconds=sum(episode.seconds for episode in episodes),
     )
+
+
+def _pass_at(by_task: Mapping[str, Sequence[float]], k: int) -> TaskMean:
+    enough = [values for values in by_task.values() if len(values) >= k]
+    estimates = [pass_at_k(len(values), sum(value >= 1 for value in values), k) for values in enough]
+    return share(estimates, sum(map(len, enough)))
+
+
+def _score(member: Trajectory) -> float | None:
+    return member.judgement.score if member.judgement else None
 
 
 def pair_wins(judged: Sequence[TrajectoryGroup], models: Sequence[str]) -> dict[tuple[str, str], TaskMean]:
@@ -133,25 +146,14 @@ def win_rate(judged: Sequence[TrajectoryGroup], one: str, other: str | None = No
     pairs = 0
     for group in judged:
         is_tied = group.judgement is not None and group.judgement.status == "degenerate"
-        scores = [0.5 if is_tied else _score(member) for member in group]
-        known = [(m.metadata.get("model"), score) for m, score in zip(group, scores, strict=True) if score is not None]
+        scores = [(member.metadata.get("model"), 0.5 if is_tied else _score(member)) for member in group]
+        known = [(model, score) for model, score in scores if score is not None]
         mine = [score for model, score in known if model == one]
         theirs = [score for model, score in known if model != one and other in (None, model)]
-        won = [0.5 if score == rival else float(score > rival) for score in mine for rival in theirs]
-        if won:
+        if won := [0.5 if score == rival else float(score > rival) for score in mine for rival in theirs]:
             values.append(fmean(won))
             pairs += len(won)
     return share(values, pairs)
-
-
-def _pass_at(by_task: Mapping[str, Sequence[float]], k: int) -> TaskMean:
-    enough = [values for values in by_task.values() if len(values) >= k]
-    estimates = [pass_at_k(len(values), sum(value >= 1 for value in values), k) for values in enough]
-    return share(estimates, sum(map(len, enough)))
-
-
-def _score(member: Trajectory) -> float | None:
-    return member.judgement.score if member.judgement else None
 
 
 def ranking(named: Mapping[str, TaskMean], what: str) -> list[str]:
@@ -160,14 +162,14 @@ def ranking(named: Mapping[str, TaskMean], what: str) -> list[str]:
     known = sorted(((each.value, name) for name, each in named.items() if each.value is not None), reverse=True)
     if not known:
         return []
-    told = "; ".join(f"{name} {named[name].text()}" for _, name in known)
+    told = f"{what}: {'; '.join(f'{name} {named[name].text()}' for _, name in known)}."
     if len(known) == 1:
-        return [f"{what}: {told}."]
+        return [told]
     (_, best), (_, second) = known[:2]
     low, high = named[best].low, named[second].high
     if low is None or high is None or low <= high:
-        return [f"{best} and {second} cannot be told apart by these tasks. {what}: {told}."]
-    return [f"{best} did best. {what}: {told}."]
+        return [f"{best} and {second} cannot be told apart by these tasks. {told}"]
+    return [f"{best} did best. {told}"]
 
 
 def outcome(table: ModelTable) -> list[str]:
@@ -183,21 +185,18 @@ def cost_text(usd: float | None) -> str:
     return "not known" if usd is None else f"{usd:.4f}" if 0 < usd < 0.01 else f"{usd:.2f}"
 
 
-def as_json(table: ModelTable) -> str:
+def seconds_of(*rows: ModelRow | None) -> str:
+    """The mean duration of an episode over these scenarios, as text."""
+    known = [row for row in rows if row is not None]
+    episodes = sum(row.episodes for row in known)
+    return duration(sum(row.seconds for row in known) / episodes) if episodes else "–"
+
+
+def as_json(table: ModelTable) -> dict[str, Any]:
     """All figures; the trajectories stay in their files."""
-    rows: list[dict[str, Any]] = [asdict(row) for row in table.rows]
-    return json.dumps(
-        {
-            "scenario": table.scenario,
-            "tasks": table.tasks,
-            "samples": table.samples,
-            "judges": table.judges,
-            "judge_cost": table.judge_cost,
-            "models": rows,
-            "pairs": [{"model": one, "against": other, **asdict(each)} for (one, other), each in table.pairs.items()],
-        },
-        indent=1,
-    )
+    pairs = [{"model": one, "against": other, **asdict(each)} for (one, other), each in table.pairs.items()]
+    plain = {name: getattr(table, name) for name in ("scenario", "tasks", "samples", "judges", "judge_cost")}
+    return plain | {"models": [asdict(row) for row in table.rows], "pairs": pairs}
 
 
 _HEADER = ["model", "figure", "value", "low", "high", "tasks"]
@@ -205,52 +204,34 @@ _HEADER = ["model", "figure", "value", "low", "high", "tasks"]
 
 def csv_rows(table: ModelTable) -> list[list[str]]:
     """One row for each figure of each model, under a header."""
+
+    def text(number: float | None) -> str:
+        return "" if number is None else f"{number:.6g}"
+
     lines = [_HEADER]
     for row in table.rows:
-        figures = {"success": row.success, "judge_score": row.score, "wins": row.wins}
-        figures |= {f"pass@{k}": each for k, each in row.pass_at.items()}
-        for name, each in figures.items():
+        means = {"success": row.success, "judge_score": row.score, "wins": row.wins}
+        for name, each in (means | {f"pass@{k}": each for k, each in row.pass_at.items()}).items():
             if each.value is not None:
-                bounds = ["" if end is None else f"{end:.6g}" for end in (each.low, each.high)]
-                lines.append([row.name, name, f"{each.value:.6g}", *bounds, str(each.tasks)])
+                lines.append([row.name, name, *map(text, (each.value, each.low, each.high)), str(each.tasks)])
         plain = {"truncated": row.truncated, **row.measures, "episodes": row.episodes, "failed": row.failed}
-        plain |= {"unscored": sum(row.unscored.values()), "seconds": row.seconds}
-        lines += [[row.name, name, f"{value:.6g}", "", "", ""] for name, value in plain.items()]
-        lines.append([row.name, "cost_usd", "" if row.cost_usd is None else f"{row.cost_usd:.6g}", "", "", ""])
+        plain |= {"unscored": sum(row.unscored.values()), "seconds": row.seconds, "cost_usd": row.cost_usd}
+        lines += [[row.name, name, text(value), "", "", ""] for name, value in plain.items()]
     return lines
 
 
 def write_model_table(table: ModelTable) -> Path:
     """Writes report.html, evaluation.csv and evaluation.json; returns the page. Raises `GavelError`."""
-    return write_results(table.directory, "evaluation", csv_rows(table), as_json(table), render_model_table(table))
-
-
-def render_model_table(table: ModelTable) -> str:
-    """The page's HTML."""
-    ks = sorted({k for row in table.rows for k in row.pass_at if table.samples > 1})
-    measures = list(dict.fromkeys(name for row in table.rows for name in row.measures))
-    return render_page(
+    page = render_page(
         "model_page.html.j2",
         table=table,
         outcome=outcome(table),
-        ks=ks,
-        rows=[
-            (
-                row,
-                [row.pass_at[k].text() if k in row.pass_at else "–" for k in ks],
-                cost_text(row.cost_usd),
-                seconds_of(row),
-            )
-            for row in table.rows
-        ],
-        measures=measures,
-        measured=[[f"{row.measures[n]:.3g}" if n in row.measures else "–" for n in measures] for row in table.rows],
-        pairs=[(one, other, each.text(), each.tasks) for (one, other), each in table.pairs.items()],
-        unscored=[(row.name, reason, count) for row in table.rows for reason, count in row.unscored.items()],
+        ks=sorted({k for row in table.rows for k in row.pass_at if table.samples > 1}),
+        measures=list(dict.fromkeys(name for row in table.rows for name in row.measures)),
+        cost_text=cost_text,
+        seconds_of=seconds_of,
     )
-
-
-_Z95 = 1.959964
+    return write_results(table.directory, "evaluation", csv_rows(table), as_json(table), page)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,30 +251,33 @@ class ScenarioTable:
     def models(self) -> list[str]:
         return list(dict.fromkeys(row.name for table in self.tables for row in table.rows))
 
-    def row(self, table: ModelTable, model: str) -> ModelRow | None:
-        """The model's figures on one scenario."""
-        return next((row for row in table.rows if row.name == model), None)
+    @property
+    def has_means(self) -> bool:
+        """True if several scenarios know success."""
+        return sum(not table.by_judge for table in self.tables) > 1
+
+    def rows(self, model: str) -> list[ModelRow | None]:
+        """The model's figures on each scenario."""
+        return [next((row for row in table.rows if row.name == model), None) for table in self.tables]
 
     def mean(self, model: str) -> TaskMean:
         """Success over the scenarios that know it, each with the same weight; the interval is that of their own errors
         (normal approximation, from the widths of their 95 % intervals)."""
-        rows = [row for table in self.tables if (row := self.row(table, model)) is not None]
-        known = [row.success for row in rows if row.success.value is not None]
-        if not known or len(known) < sum(any(r.success.tasks for r in t.rows) for t in self.tables):
+        known = [row.success for row in self.rows(model) if row is not None and row.success.value is not None]
+        if not known or len(known) < sum(not table.by_judge for table in self.tables):
             return TaskMean(None, None, None, 0)
-        value = fmean(each.value or 0.0 for each in known)
-        tasks = sum(each.tasks for each in known)
-        widths = [(each.low, each.high) for each in known]
-        if any(low is None or high is None for low, high in widths):
+        value, tasks = fmean(each.value or 0.0 for each in known), sum(each.tasks for each in known)
+        widths = [each.high - each.low for each in known if each.low is not None and each.high is not None]
+        if len(widths) < len(known):
             return TaskMean(value, None, None, tasks)
-        errors = [((high or 0.0) - (low or 0.0)) / (2 * _Z95) for low, high in widths]
-        half = _Z95 * math.sqrt(math.fsum(error**2 for error in errors)) / len(errors)
+        half = math.hypot(*widths) / 2 / len(widths)
         return TaskMean(value, max(0.0, value - half), min(1.0, value + half), tasks)
 
     def cost(self, model: str) -> float | None:
         """US dollars of sampling; None where a scenario's are not known."""
-        costs = [row.cost_usd for table in self.tables if (row := self.row(table, model)) is not None]
-        return None if None in costs else math.fsum(cost for cost in costs if cost is not None)
+        costs = [row.cost_usd for row in self.rows(model) if row is not None]
+        known = [cost for cost in costs if cost is not None]
+        return math.fsum(known) if len(known) == len(costs) else None
 
 
 def figure(row: ModelRow | None) -> TaskMean:
@@ -303,78 +287,27 @@ def figure(row: ModelRow | None) -> TaskMean:
     return row.success if row.success.tasks else row.score
 
 
-def seconds_of(*rows: ModelRow | None) -> str:
-    """The mean duration of an episode over these scenarios, as text."""
-    known = [row for row in rows if row is not None and row.episodes]
-    episodes = sum(row.episodes for row in known)
-    return duration(sum(row.seconds for row in known) / episodes) if episodes else "–"
-
-
-def by_judge(table: ModelTable) -> bool:
-    """True if its figures are the judge's scores."""
-    return not any(row.success.tasks for row in table.rows)
-
-
 def write_scenario_table(table: ScenarioTable) -> Path:
-    """Writes report.html, evaluation.csv and evaluation.json of all; returns the page. Raises `GavelError`."""
-    lines = [["scenario", *_HEADER]]
-    for each in table.tables:
-        lines += ([each.scenario, *row] for row in csv_rows(each)[1:])
-    scenarios = [json.loads(as_json(each)) for each in table.tables]
-    means = [
-        {"model": name, "success": asdict(table.mean(name)), "cost_usd": table.cost(name)} for name in table.models
-    ]
-    whole = {"scenarios": scenarios, "models": means, "failed": dict(table.failed)}
-    return write_results(
-        table.directory, "evaluation", lines, json.dumps(whole, indent=1), render_scenario_table(table)
-    )
-
-
-def render_scenario_table(table: ScenarioTable) -> str:
-    """The page's HTML; it links to the page of each scenario."""
-    models = table.models
-    cells = [
-        (
-            each,
-            by_judge(each),
-            Path(os.path.relpath(each.directory / "report.html", table.directory)).as_posix(),
-            [figure(table.row(each, name)).text() for name in models],
-        )
-        for each in table.tables
-    ]
-    several = sum(not by_judge(each) for each in table.tables) > 1
-    return render_page(
+    """Writes report.html, evaluation.csv and evaluation.json of all; returns the page, which links to those of the
+    scenarios. Raises `GavelError`."""
+    lines = [["scenario", *_HEADER], *([each.scenario, *row] for each in table.tables for row in csv_rows(each)[1:])]
+    means = {name: table.mean(name) for name in table.models}
+    stored = [{"model": name, "success": asdict(mean), "cost_usd": table.cost(name)} for name, mean in means.items()]
+    whole = {"scenarios": [as_json(each) for each in table.tables], "models": stored, "failed": dict(table.failed)}
+    figures = zip(*(map(figure, table.rows(name)) for name in table.models), strict=True)
+    links = [Path(os.path.relpath(each.directory / "report.html", table.directory)) for each in table.tables]
+    said = [f"{each.scenario}: {line}" for each in table.tables for line in outcome(each)]
+    if table.has_means:
+        said = ranking(means, "Mean held-out success")
+    if table.failed:
+        named = len(table.tables) + len(table.failed)
+        said.append(f"{len(table.failed)} of {named} scenarios could not be evaluated: see below.")
+    page = render_page(
         "scenario_page.html.j2",
-        outcome=_outcome(table, several),
-        models=models,
-        cells=cells,
-        means=[table.mean(name).text() for name in models] if several else [],
-        costs=[cost_text(table.cost(name)) for name in models],
-        details=[(each, _details(each)) for each in table.tables],
-        failed=table.failed.items(),
+        table=table,
+        outcome=said,
+        cells=list(zip(table.tables, map(Path.as_posix, links), figures, strict=True)),
+        cost_text=cost_text,
+        seconds_of=seconds_of,
     )
-
-
-def _outcome(table: ScenarioTable, several: bool) -> list[str]:
-    named = len(table.tables) + len(table.failed)
-    failed = [f"{len(table.failed)} of {named} scenarios could not be evaluated: see below."] if table.failed else []
-    if several:
-        means = {name: table.mean(name) for name in table.models}
-        return [*ranking(means, "Mean held-out success"), *failed]
-    return [*(f"{each.scenario}: {line}" for each in table.tables for line in outcome(each)), *failed]
-
-
-def _details(table: ModelTable) -> list[list[str]]:
-    return [
-        [
-            row.name,
-            row.success.text(),
-            row.score.text(),
-            row.wins.text(),
-            f"{row.truncated:.2f}",
-            f"{row.failed} of {row.failed + row.episodes}",
-            cost_text(row.cost_usd),
-            seconds_of(row),
-        ]
-        for row in table.rows
-    ]
+    return write_results(table.directory, "evaluation", lines, whole, page)

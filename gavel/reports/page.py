@@ -2,31 +2,35 @@
 
 import csv
 import io
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
-from gavel.base.text import counted
+from gavel.base.text import counted, duration
 from gavel.reports.charts import BOX
-from gavel.reports.transcript import title_of, transcribe
+from gavel.reports.transcript import transcribe
 
 
 @cache
 def environment(*folders: Path) -> Environment:
-    """Jinja's, over `folders` and the templates of this package."""
+    """Jinja's, over `folders`, the templates of this package and its style sheets."""
+    here = Path(__file__).parent
     found = Environment(
-        loader=FileSystemLoader([*folders, Path(__file__).parent / "templates"]),
+        loader=FileSystemLoader([*folders, here / "templates", here / "assets"]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.globals |= {"box": BOX, "transcribe": transcribe, "title_of": title_of, "counted": counted}  # pyright: ignore[reportUnknownMemberType]
+    named: dict[str, Any] = {"box": BOX, "transcribe": transcribe, "counted": counted, "duration": duration}
+    found.globals.update(named)  # pyright: ignore[reportUnknownMemberType]
     return found
 
 
@@ -35,7 +39,9 @@ def render_page(template: str, **values: object) -> str:
     return environment().get_template(template).render(**values)
 
 
-def write_results(folder: Path, name: str, rows: Sequence[Sequence[str]], figures: str, html: str) -> Path:
+def write_results(
+    folder: Path, name: str, rows: Sequence[Sequence[str]], figures: Mapping[str, Any], html: str
+) -> Path:
     """Writes `rows` as NAME.csv, `figures` as NAME.json and the page as report.html, whose path it gives.
 
     Raises `GavelError`.
@@ -43,7 +49,7 @@ def write_results(folder: Path, name: str, rows: Sequence[Sequence[str]], figure
     table = io.StringIO()
     csv.writer(table, lineterminator="\n").writerows(rows)
     write_page(folder / f"{name}.csv", table.getvalue())
-    write_page(folder / f"{name}.json", figures + "\n")
+    write_page(folder / f"{name}.json", json.dumps(figures, indent=1, default=str) + "\n")
     write_page(folder / "report.html", html)
     return folder / "report.html"
 

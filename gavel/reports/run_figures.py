@@ -11,46 +11,44 @@ from pathlib import Path
 from typing import Any
 
 from gavel.base.errors import GavelError
-from gavel.judge.audit.agreement import mean_kendall_tau
-from gavel.reports.charts import CurvePoint, CurvesChart, curves_chart
-from gavel.reports.statistics import Curve
+from gavel.reports.charts import Chart, CurvePoint, curves_chart
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.scenario import Scenario, ScenarioError
-from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.data.left_out import sentence_of
-from gavel.trainer.loop.evaluation import call_measure, interval
+from gavel.trainer.loop.evaluation import interval
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_directory import RunDirectoryError, read_description
 
 Row = dict[str, Any]
-_CHARTS: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = (
+Curve = Mapping[int, float]
+"""Value by training step."""
+_CHARTS: Sequence[tuple[str, str, Sequence[str]]] = (
     (
         "Held-out",
         "of the held-out tasks, with 95 % intervals of success",
-        (("held_out", "success"), ("held_out", "wins/base"), ("held_out", "truncated")),
+        ("held_out/success", "held_out/wins/base", "held_out/truncated"),
     ),
-    ("Reward", "means of each step's rollouts", (("train", "reward"), ("train", "judge_score"), ("train", "success"))),
-    ("Loss", "", (("train", "loss"), ("sft", "loss"))),
-    ("KL and drift", "nats a token", (("train", "kl"), ("train", "kl_in_reward"), ("train", "logprob_drift"))),
-    ("Entropy", "nats a token", (("train", "entropy"),)),
-    ("Gradient norm", "", (("train", "gradient_norm"), ("sft", "gradient_norm"))),
-    ("Clipped", "share of tokens", (("train", "clip_fraction_low"), ("train", "clip_fraction_high"))),
-    ("Staleness", "steps", (("train", "staleness/mean"), ("train", "staleness/max"))),
-    ("Learning rate", "", (("train", "learning_rate"), ("sft", "learning_rate"))),
-    ("Seconds a step", "", (("times", "rollout"), ("times", "judge"), ("times", "train"))),
+    ("Reward", "means of each step's rollouts", ("train/reward", "train/judge_score", "train/success")),
+    ("Loss", "", ("train/loss", "sft/loss")),
+    ("KL and drift", "nats a token", ("train/kl", "train/kl_in_reward", "train/logprob_drift")),
+    ("Entropy", "nats a token", ("train/entropy",)),
+    ("Gradient norm", "", ("train/gradient_norm", "sft/gradient_norm")),
+    ("Clipped", "share of tokens", ("train/clip_fraction_low", "train/clip_fraction_high")),
+    ("Staleness", "steps", ("train/staleness/mean", "train/staleness/max")),
+    ("Learning rate", "", ("train/learning_rate", "sft/learning_rate")),
+    ("Seconds a step", "", ("times/rollout", "times/judge", "times/train")),
 )
-"""Title, unit, and the figures (split, name) of each chart; one without figures is not drawn."""
-_BY_SCENARIO = (
-    ("Held-out success", "held_out", "success"),
-    ("Wins over the base", "held_out", "wins/base"),
-    ("Reward", "train", "reward"),
-)
-"""Title, split and metric of the charts of a run with several scenarios."""
-STEP_COLUMNS = ("reward", "success", "loss", "entropy", "kl", "gradient_norm", "cut", "judge/cost_usd")
+"""Title, unit, and the figures (split/name) of each chart; one without figures is not drawn."""
+_BY_SCENARIO = {
+    "Held-out success": "held_out/success",
+    "Wins over the base": "held_out/wins/base",
+    "Reward": "train/reward",
+}
+"""Figures that a run with several scenarios has of each, by the chart's title."""
+_STEP_COLUMNS = ("reward", "success", "loss", "entropy", "kl", "gradient_norm", "cut", "judge/cost_usd")
 JUDGED_SPLITS = ("train", "iterations", "held_out")
 """Splits whose rows tell the judge's calls and cost."""
-_NO_MEASURES = {"success", "reward", "failed", "trajectories", "exceptions", "step", "split", "time"}
+_PHASES = ("rollout", "judge", "train", "evaluation", "whole")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +60,17 @@ class RunRows:
     """Files of the run that cannot be read, with the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunAgreement:
-    """Kendall's tau within groups, by training step."""
-
-    judge_hand: Curve
-    judge_truth: Curve
-
-
 def read_run(directory: Path) -> RunRows:
     """Raises `GavelError` for a directory without a run, and for metrics that cannot be read at all."""
-    model = directory / "model.json"
+    model, damage = directory / "model.json", ""
     if not model.is_file():
         raise GavelError(f"{directory} is no run: it has no model.json.", "`gavel runs` lists the runs.")
-    damage: list[str] = []
     try:
         read_description(model)
     except RunDirectoryError as error:
-        told = "The figures do not need it, but the run cannot go on: restore it from a copy."
-        damage.append(f"{error.message}. {told}")
+        damage = f"{error.message}. The figures do not need it, but the run cannot go on: restore it from a copy."
     metrics = whole_rows(directory / "metrics.jsonl")
-    return RunRows(metrics.rows, (*damage, *filter(None, [metrics.damage])))
+    return RunRows(metrics.rows, tuple(filter(None, (damage, metrics.damage))))
 
 
 def curve_of(rows: Sequence[Row], split: str, name: str) -> Curve:
@@ -91,19 +79,35 @@ def curve_of(rows: Sequence[Row], split: str, name: str) -> Curve:
     return {row["step"]: float(row[name]) for row in of_split if _is_number(row.get(name))}
 
 
-def by_scenario(rows: Sequence[Row], split: str, metric: str) -> list[str]:
-    """The names of a figure of each scenario, `retail/success`, in a run with several."""
-    names = dict.fromkeys(name for row in rows if row["split"] == split for name in row)
-    return [name for name in names if name.endswith(f"/{metric}") and not name.startswith(("metric/", "reward/"))]
-
-
-def run_charts(rows: Sequence[Row]) -> list[tuple[str, str, CurvesChart]]:
+def run_charts(rows: Sequence[Row]) -> list[tuple[str, str, Chart]]:
     """Title, unit and curves of everything that is worth a curve, and that the run has."""
+    names = dict.fromkeys(f"{row['split']}/{name}" for row in rows for name in row)
     wanted = list(_CHARTS)
-    for title, split, metric in _BY_SCENARIO:
-        wanted.append((title, "by scenario", [(split, name) for name in by_scenario(rows, split, metric)]))
-    drawn = [(title, unit, _chart(rows, names)) for title, unit, names in wanted]
+    for title, figure in _BY_SCENARIO.items():
+        split, _, metric = figure.partition("/")
+        others = f"{split}/metric/", f"{split}/reward/"
+        of_scenarios = [each for each in names if each.startswith(f"{split}/") and each.endswith(f"/{metric}")]
+        wanted.append((title, "by scenario", [e for e in of_scenarios if e != figure and not e.startswith(others)]))
+    drawn = [(title, unit, _chart(rows, figures)) for title, unit, figures in wanted]
     return [(title, unit, chart) for title, unit, chart in drawn if chart is not None]
+
+
+def _chart(rows: Sequence[Row], figures: Sequence[str]) -> Chart | None:
+    tasks, curves = curve_of(rows, "held_out", "trajectories"), dict[str, dict[int, CurvePoint]]()
+    for figure in figures:
+        split, _, name = figure.partition("/")
+        counts: Curve = tasks if figure == "held_out/success" else {}
+        if curve := curve_of(rows, split, name):
+            named = figure.replace("/", " ") if split == "sft" else name
+            curves[named] = {step: share_point(value, counts.get(step)) for step, value in curve.items()}
+    signed = any(point.value < 0 for curve in curves.values() for point in curve.values())
+    return curves_chart(curves, low=None if signed else 0)
+
+
+def share_point(value: float, tasks: float | None) -> CurvePoint:
+    """A point of a curve; with `tasks`, that of a share of them, which has a 95 % interval."""
+    half = interval(min(max(value, 0), 1), int(tasks)) if tasks else 0.0
+    return CurvePoint(value, max(0.0, value - half), min(1.0, value + half)) if tasks else CurvePoint(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ class StepRow:
 
     step: int
     figures: dict[str, float | None]
-    """Values of the `STEP_COLUMNS` that the run has."""
+    """Values of the columns that the run has."""
     held_out: float | None
     left_out: list[tuple[int, str]]
     """(how many, what)"""
@@ -123,41 +127,19 @@ def step_rows(rows: Sequence[Row]) -> list[StepRow]:
     training = {row["step"]: row for row in training_rows(rows)}
     held_out = curve_of(rows, "held_out", "success")
     evaluated = {row["step"] for row in rows if row["split"] == "held_out"}
-    curves = {name: curve for name in STEP_COLUMNS if (curve := curve_of(rows, "train", name))}
-    return [
-        StepRow(
-            step,
-            {name: curve.get(step) for name, curve in curves.items()},
-            held_out.get(step),
-            [(count, sentence_of(key)) for key, count in left_out_of([training[step]]).items() if count]
-            if step in training
-            else [],
-        )
-        for step in sorted(training.keys() | evaluated, reverse=True)
-    ]
+    curves = {name: curve for name in _STEP_COLUMNS if (curve := curve_of(rows, "train", name))}
+    found: list[StepRow] = []
+    for step in sorted(training.keys() | evaluated, reverse=True):
+        left_out = left_out_of([training[step]] if step in training else [])
+        figures = {name: curve.get(step) for name, curve in curves.items()}
+        told = [(count, sentence_of(key)) for key, count in left_out.items() if count]
+        found.append(StepRow(step, figures, held_out.get(step), told))
+    return found
 
 
-def measures_of(rows: Sequence[Row]) -> dict[str, Curve]:
-    """Figures of held-out attempts by step, all but success and counts."""
-    names = dict.fromkeys(
-        name
-        for row in rows
-        if row["split"] == "held_out"
-        for name in row
-        if name not in _NO_MEASURES and not name.startswith("judge/")
-    )
-    curves = {name: curve_of(rows, "held_out", name) for name in names}
-    return {name: curve for name, curve in curves.items() if curve}
-
-
-def alarms_of(rows: Sequence[Row]) -> dict[str, int]:
-    """The step at which each alarm about the judge was raised."""
-    found = (row for row in rows if row["split"] == "alarms" and isinstance(row.get("alarm"), str))
-    return {row["alarm"]: row["step"] for row in found}
-
-
-def total_of(rows: Sequence[Row], split: str, name: str) -> float:
-    return math.fsum(curve_of(rows, split, name).values())
+def total_of_judging(rows: Sequence[Row], name: str) -> float:
+    """The sum of a figure over all rows that tell of judging."""
+    return math.fsum(value for split in JUDGED_SPLITS for value in curve_of(rows, split, name).values())
 
 
 def cost_of(rows: Sequence[Row]) -> float | None:
@@ -172,8 +154,7 @@ def seconds_of(rows: Sequence[Row]) -> dict[str, float]:
     found: Counter[str] = Counter()
     for row in rows:
         if row["split"] == "times":
-            parts = ("rollout", "judge", "train", "evaluation", "whole")
-            found.update({name: row[name] for name in parts if _is_number(row.get(name))})
+            found.update({name: row[name] for name in _PHASES if _is_number(row.get(name))})
     return dict(found)
 
 
@@ -190,10 +171,9 @@ def is_trained(row: Row) -> bool:
 def left_out_of(rows: Sequence[Row]) -> Counter[str]:
     """Groups and members not trained on, by the key of `LeftOut`."""
     found: Counter[str] = Counter()
-    for row in rows:
-        for name, value in row.items():
-            if row["split"] == "train" and name.startswith("left_out/") and _is_number(value):
-                found[name.removeprefix("left_out/")] += int(value)
+    for name, value in (item for row in rows if row["split"] == "train" for item in row.items()):
+        if name.startswith("left_out/") and _is_number(value):
+            found[name.removeprefix("left_out/")] += int(value)
     return found
 
 
@@ -202,60 +182,6 @@ def stored_groups(directory: Path, split: str) -> Iterator[tuple[int, Trajectory
     for file in sorted((directory / "trajectories" / split).glob("*.jsonl.zst")):
         for group in TrajectoryStore(file).read():
             yield int(file.name.partition(".")[0]), group
-
-
-def hand_reward_of(scenario: Scenario | None, trajectory: Trajectory) -> float | None:
-    """The stored hand-written reward, else as the scenario computes it from the trajectory; None if neither is
-    possible."""
-    if "reward/hand" in trajectory.metrics:
-        return float(trajectory.metrics["reward/hand"])
-    if scenario is None or scenario.hand_reward is None or trajectory.status == "failed":
-        return None
-    try:
-        return call_measure(scenario, "hand_reward", scenario.hand_reward, trajectory)
-    except ScenarioError:  # it needs the world of the episode, which is over
-        return None
-
-
-def agreement_over_training(directory: Path, scenario: Scenario | None) -> RunAgreement:
-    """Agreement over the run's judged groups by step; empty where no judge scored."""
-    hands: dict[int, list[list[tuple[float, float]]]] = {}
-    truths: dict[int, list[list[tuple[float, float]]]] = {}
-    for step, group in stored_groups(directory, "train"):
-        scored = [(each.judgement.score, each) for each in group if each.judgement and each.judgement.score is not None]
-        by_hand = [(score, hand_reward_of(scenario, member)) for score, member in scored]
-        hands.setdefault(step, []).append([(score, value) for score, value in by_hand if value is not None])
-        truths.setdefault(step, []).append(
-            [(score, float(member.metrics["success"])) for score, member in scored if "success" in member.metrics]
-        )
-    return RunAgreement(_taus(hands), _taus(truths))
-
-
-def _taus(pairs: Mapping[int, list[list[tuple[float, float]]]]) -> dict[int, float]:
-    found = {step: mean_kendall_tau(of_step) for step, of_step in pairs.items()}
-    return {step: tau for step, tau in found.items() if tau is not None}
-
-
-def _chart(rows: Sequence[Row], names: Sequence[tuple[str, str]]) -> CurvesChart | None:
-    curves = {
-        (f"sft {name}" if split == "sft" else name): _points(rows, split, name, curve)
-        for split, name in names
-        if (curve := curve_of(rows, split, name))
-    }
-    signed = any(point.value < 0 for curve in curves.values() for point in curve.values())
-    return curves_chart(curves, low=None if signed else 0)
-
-
-def _points(rows: Sequence[Row], split: str, name: str, curve: Curve) -> dict[int, CurvePoint]:
-    """The curve's points with the 95 % interval of a share of held-out tasks."""
-    is_success = (split, name) == ("held_out", "success")
-    tasks = curve_of(rows if is_success else (), split, "trajectories")
-    points = {step: CurvePoint(value) for step, value in curve.items()}
-    for step, value in curve.items():
-        if count := tasks.get(step):
-            half = interval(min(max(value, 0), 1), int(count))
-            points[step] = CurvePoint(value, max(0, value - half), min(1, value + half))
-    return points
 
 
 def _is_number(value: object) -> bool:

@@ -7,25 +7,26 @@ Reads the run directory alone, so that a run that was interrupted and resumed ha
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from statistics import fmean
+from typing import Any, cast
 
 from gavel.base.text import counted
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
 from gavel.reports.run_figures import Curve, Row, curve_of, is_trained, left_out_of, seconds_of, training_rows
+from gavel.reports.statistics import Z95
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.data.left_out import LeftOut, counted_left_out
 from gavel.trainer.loop.evaluation import BASE, WINS, interval
 from gavel.trainer.loop.train_loop import CUT, EVALUATION, TIMES
-from gavel.trainer.runs.run_listing import is_running, read_object, read_wanted_steps
+from gavel.trainer.runs.checkpoints import read_object
+from gavel.trainer.runs.run_listing import is_running, read_wanted_steps
 
-_ROW_KEYS = ("step", "split", "time")
-"""Keys that identify a metrics row; the others are its figures."""
 _MUCH_CUT = 0.2
 """Share of replies cut at their token limit from which the outcome speaks of it."""
 _SOLVED = 0.95
@@ -33,8 +34,9 @@ _SOLVED = 0.95
 _CHANGED = 0.1
 """Difference of a held-out share from which the outcome names it."""
 _ALIKE = {LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE, LeftOut.IDENTICAL_MEMBERS}
-_NO_HABITS = {"success", "truncated", "failed", "reward", "judge_score"}
-_Z95 = 1.959964
+_ROW_KEYS = {"step", "split", "time"}
+"""Keys that identify a metrics row; the others are its figures."""
+_NO_HABITS = {*_ROW_KEYS, "success", "truncated", "failed", "reward", "judge_score"}
 _FEWEST_TASKS = 8
 """Held-out tasks from which a gain can be told."""
 
@@ -90,27 +92,64 @@ class Outcome:
 def read_outcome(directory: Path, history: list[Row], habit: str | None = None) -> Outcome:
     """The outcome of the run in `directory`; `history` are its metrics rows. `habit`: the measure that is low where the
     base's bad habit shows."""
-    curve = [_point(row) for row in history if row["split"] == EVALUATION]
-    training = training_rows(history)
-    groups = list(_groups(directory / "trajectories" / "train"))
-    seconds = seconds_of(history)
-    before, after = _pair(held_out(directory, curve[0].step), held_out(directory, curve[-1].step), habit)
+    curve = [
+        Point(
+            row["step"],
+            row["success"],
+            int(row["trajectories"]),
+            {name: value for name, value in row.items() if name not in _ROW_KEYS and isinstance(value, int | float)},
+        )
+        for row in history
+        if row["split"] == EVALUATION
+    ]
+    statuses, scored = Counter[str](), list[list[tuple[float, bool]]]()
+    for file in sorted((directory / "trajectories" / "train").glob("*.jsonl.zst")):
+        for group in TrajectoryStore(file).rows():
+            statuses[group["judgement"]["status"] if group["judgement"] else "unscored"] += 1
+            members = [member for member in group["trajectories"] if member["reward"] is not None]
+            scored.append([(member["reward"], bool(member["metrics"]["success"])) for member in members])
+    training, seconds = training_rows(history), Counter(seconds_of(history))
+    before, after = _pair(_held_out(directory, curve[0].step), _held_out(directory, curve[-1].step), habit)
     return Outcome(
         curve=curve,
         rewards=curve_of(training, "train", "reward"),
-        scored=[pair for _, scored in groups for pair in scored],
-        tau=mean_kendall_tau([[(score, float(ok)) for score, ok in scored] for _, scored in groups]),
-        statuses=Counter(status for status, _ in groups),
+        scored=[pair for group in scored for pair in group],
+        tau=mean_kendall_tau(scored),
+        statuses=statuses,
         left_out=left_out_of(training),
         trained_steps=sum(bool(row["groups_trained"]) for row in training),
         seconds={
-            "rollout": seconds.get("rollout", 0.0) + seconds.get("evaluation", 0.0),
-            "judge": seconds.get("judge", 0.0),
-            "train": seconds.get("train", 0.0),
+            "rollout": seconds["rollout"] + seconds["evaluation"],
+            "judge": seconds["judge"],
+            "train": seconds["train"],
         },
         before=before,
         after=after,
     )
+
+
+def _held_out(directory: Path, step: int) -> dict[str, Row]:
+    """The trajectories of an evaluation by task id."""
+    store = TrajectoryStore(directory / "trajectories" / EVALUATION / f"{step:06d}.jsonl.zst")
+    return {str(t["metadata"]["task"]["id"]): t for group in store.rows() for t in group["trajectories"]}
+
+
+def _pair(before: dict[str, Row], after: dict[str, Row], habit: str | None) -> tuple[Trajectory, Trajectory]:
+    def gained(task: str) -> tuple[bool, bool]:
+        rose = {
+            name: float(after[task]["metrics"].get(name, 0)) > float(before[task]["metrics"].get(name, 0))
+            for name in ("success", habit)
+        }
+        return rose["success"], rose["success"] and rose[habit]
+
+    task = max((task for task in before if task in after), key=gained)
+    return Trajectory.model_validate(before[task]), Trajectory.model_validate(after[task])
+
+
+async def with_judged_pair(outcome: Outcome, judge: Judge) -> Outcome:
+    """The outcome, with `before` and `after` judged as one group of two."""
+    before, after = await judge.score(TrajectoryGroup([outcome.before, outcome.after]))
+    return replace(outcome, before=before, after=after)
 
 
 def outcome_in_words(
@@ -136,40 +175,31 @@ def outcome_in_words(
     gain, unsure = _gain(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else ("", False)
     if not steps:
         return [gain or _imitation([row["loss"] for row in rows if row.get("loss") is not None])]
-    idle = [row for row in steps if not is_trained(row)]
-    cut = _weighted_mean(steps, CUT)
-    limit = "their token limit" if max_tokens is None else f"{max_tokens:,} tokens"
-    were_cut = f"{cut:.0%} of the replies were cut at {limit}".replace("%", " %") if cut >= _MUCH_CUT else ""
-    longer = "--fresh with a higher --max-tokens" if max_tokens is None else f"--fresh --max-tokens {4 * max_tokens}"
-    tries = [
-        *([longer] if were_cut and settable else []),
-        f"`gavel check {shlex.quote(scenario)}` to see what tells attempts apart",
-    ]
+    trained, cut, tries = sum(map(is_trained, steps)), _share_cut(steps), list[str]()
+    were_cut = ""
+    if cut >= _MUCH_CUT:
+        limit = "their token limit" if max_tokens is None else f"{max_tokens:,} tokens"
+        were_cut = f"{100 * cut:.0f} % of the replies were cut at {limit}"
+    if were_cut and settable:
+        longer = "with a higher --max-tokens" if max_tokens is None else f"--max-tokens {4 * max_tokens}"
+        tries = [f"--fresh {longer}"]
+    tries.append(f"`gavel check {shlex.quote(scenario)}` to see what tells attempts apart")
     if judges and all(name.removeprefix("gavel/") == "constant" for name in judges):
         tries = ["--fresh --judge MODEL: the judge constant scores all alike"]
-    said = f"{were_cut}.".capitalize() if were_cut else ""
-    if len(idle) < len(steps):  # such a step had nothing left to teach
+    idle = [row for row in steps if not is_trained(row)]
+    if trained:  # a step of a solved task had nothing left to teach
         idle = [row for row in idle if row.get("judge_score", 0.0) < _SOLVED]
+    said = f"{were_cut}." if were_cut else ""
     if idle:
         why = ", and ".join(filter(None, (_why_idle(idle), were_cut)))
         said = f"Nothing was trained in {len(idle):,} of {counted(len(steps), 'step')}: {why}."
-    if len(idle) == len(steps):
+    if not trained:
         return [said, f"Try {', or '.join(tries)}."]
-    gain = gain or f"{counted(sum(map(is_trained, steps)), 'step')} trained; no held-out tasks were measured since."
-    if idle or were_cut:
+    gain = gain or f"{counted(trained, 'step')} trained; no held-out tasks were measured since."
+    if said:
         return [f"{gain} {said}", f"Try {tries[0]}."]
     tasks = "; more held-out tasks tell smaller ones: --fresh --set loop.final_tasks=1024, where the scenario has more"
     return [gain, *([f"More --steps may show a gain{tasks if settable else ''}."] if unsure else [])]
-
-
-def _imitation(losses: Sequence[float]) -> str:
-    if not losses:
-        return "Nothing was trained yet."
-    if len(losses) == 1:
-        return f"One step was trained, at a loss of {losses[0]:.3f} a token."
-    verdict = "learned" if losses[-1] < losses[0] else "did not learn"
-    told = f"loss of a token {losses[0]:.3f} → {losses[-1]:.3f} in {counted(len(losses), 'step')}"
-    return f"It {verdict} to imitate: {told}."
 
 
 def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, int] | None = None) -> list[str]:
@@ -188,8 +218,7 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
         settable=(directory / "run.toml").exists(),  # which `gavel demo` and a program write not
     )
     steps = training_rows(rows)
-    without_score = any(row.get(LeftOut.UNSCORED.metric) for row in steps)
-    if unscored and without_score and not any(map(is_trained, steps)):
+    if unscored and not any(map(is_trained, steps)) and any(row.get(LeftOut.UNSCORED.metric) for row in steps):
         reason, count = max(unscored.items(), key=lambda item: item[1])
         said.insert(1, f"{counted(count, 'member')} got no score: {reason}")
     step = max((row["step"] for row in rows if row.get("split") != TIMES), default=0)
@@ -199,6 +228,22 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
     if is_running(directory):
         return [*said, f"The run goes on: step {step:,} of {wanted:,}."]
     return [f"Interrupted after step {step:,} of {wanted:,}; the same command goes on.", *said]
+
+
+def _imitation(losses: Sequence[float]) -> str:
+    if not losses:
+        return "Nothing was trained yet."
+    if len(losses) == 1:
+        return f"One step was trained, at a loss of {losses[0]:.3f} a token."
+    verdict = "learned" if losses[-1] < losses[0] else "did not learn"
+    told = f"loss of a token {losses[0]:.3f} → {losses[-1]:.3f} in {counted(len(losses), 'step')}"
+    return f"It {verdict} to imitate: {told}."
+
+
+def _share_cut(rows: Sequence[Row]) -> float:
+    """The share of replies that were cut, over all trajectories; 0 where it is not known."""
+    known = [(row[CUT], row.get("trajectories", 1.0)) for row in rows if row.get(CUT) is not None]
+    return fmean(*zip(*known, strict=True)) if sum(count for _, count in known) else 0.0
 
 
 def _why_idle(idle: Sequence[Row]) -> str:
@@ -211,22 +256,17 @@ def _why_idle(idle: Sequence[Row]) -> str:
 def _gain(first: Row, last: Row) -> tuple[str, bool]:
     """The sentence about two evaluations, and whether they leave open that it learned."""
     before, after, tasks = first.get("success"), last.get("success"), int(last.get("trajectories", 0))
-    if before is None or after is None:
-        wins = last.get(f"{WINS}{BASE}")
-        if wins is None:
-            return (
-                "Whether it learned cannot be told: the scenario has no success, and no judge compared attempts.",
-                False,
-            )
-        half = _Z95 * _error(wins, tasks)
+    if before is not None and after is not None:
+        (base, error), (middle, later) = _estimate(before, int(first.get("trajectories", 0))), _estimate(after, tasks)
+        learned, sure, half = after - before, middle - base, Z95 * math.hypot(error, later)
+        told = f"held-out success {before:.2f} → {after:.2f} ({learned:+.2f} ± {half:.2f}; {counted(tasks, 'task')})"
+    elif (wins := last.get(f"{WINS}{BASE}")) is not None:
+        middle, error = _estimate(wins, tasks)
+        learned, sure, half = wins - 0.5, middle - 0.5, Z95 * error
         told = f"its held-out attempts beat the base's at {wins:.2f} ± {half:.2f} "
         told += f"({counted(tasks, 'task')}; 0.50 is a draw)"
-        learned, sure = wins - 0.5, _adjusted(wins, tasks) - 0.5
     else:
-        half = _Z95 * math.hypot(_error(before, int(first.get("trajectories", 0))), _error(after, tasks))
-        learned = after - before
-        sure = _adjusted(after, tasks) - _adjusted(before, int(first.get("trajectories", 0)))
-        told = f"held-out success {before:.2f} → {after:.2f} ({learned:+.2f} ± {half:.2f}; {counted(tasks, 'task')})"
+        return "Whether it learned cannot be told: the scenario has no success, and no judge compared attempts.", False
     unsure = tasks < _FEWEST_TASKS or abs(sure) <= half
     verdict = "It cannot be told whether it learned" if unsure else "It learned" if learned > 0 else "It got worse"
     return f"{verdict}: {told}.{_habit(first, last)}", unsure
@@ -234,74 +274,17 @@ def _gain(first: Row, last: Row) -> tuple[str, bool]:
 
 def _habit(first: Row, last: Row) -> str:
     """The share of held-out attempts that changed most beside success."""
-    shares = {
-        name: (first[name], value)
-        for name, value in last.items()
-        if name not in (*_ROW_KEYS, *_NO_HABITS) and "/" not in name and _is_share(value) and _is_share(first.get(name))
-    }
-    name = max(shares, key=lambda each: abs(shares[each][1] - shares[each][0]), default=None)
-    if name is None or abs(shares[name][1] - shares[name][0]) < _CHANGED:
-        return ""
-    return f" Most else changed: {name.replace('_', ' ')} {shares[name][0]:.2f} → {shares[name][1]:.2f}."
+
+    def is_share(value: Any) -> bool:
+        return isinstance(value, float) and 0 <= value <= 1
+
+    names = [name for name in last if name not in _NO_HABITS and "/" not in name]
+    shares = {name: (first[name], last[name]) for name in names if is_share(last[name]) and is_share(first.get(name))}
+    name, (old, new) = max(shares.items(), key=lambda each: abs(each[1][1] - each[1][0]), default=("", (0.0, 0.0)))
+    return f" Most else changed: {name.replace('_', ' ')} {old:.2f} → {new:.2f}." if abs(new - old) >= _CHANGED else ""
 
 
-def _is_share(value: object) -> bool:
-    return isinstance(value, float) and 0 <= value <= 1
-
-
-def _adjusted(share: float, count: int) -> float:
-    """The middle of Agresti and Coull's interval."""
-    return (share * count + 2) / (count + 4)
-
-
-def _error(share: float, count: int) -> float:
-    """Agresti–Coull's standard error of a share, which is not 0 where all or none succeeded."""
-    adjusted = _adjusted(share, count)
-    return math.sqrt(adjusted * (1 - adjusted) / (count + 4))
-
-
-def _weighted_mean(rows: Sequence[Row], name: str) -> float:
-    """The mean over trajectories; 0 if no row has it."""
-    known = [(row[name], row.get("trajectories", 1.0)) for row in rows if row.get(name) is not None]
-    total = sum(count for _, count in known)
-    return sum(value * count for value, count in known) / total if total else 0.0
-
-
-async def with_judged_pair(outcome: Outcome, judge: Judge) -> Outcome:
-    """The outcome, with `before` and `after` judged as one group of two."""
-    before, after = await judge.score(TrajectoryGroup([outcome.before, outcome.after]))
-    return replace(outcome, before=before, after=after)
-
-
-def _groups(directory: Path) -> Iterator[tuple[str, list[tuple[float, bool]]]]:
-    """The status of each judged group, and the (score, success) of its scored members."""
-    for file in sorted(directory.glob("*.jsonl.zst")):
-        for group in TrajectoryStore(file).rows():
-            status = group["judgement"]["status"] if group["judgement"] else "unscored"
-            members: list[Row] = group["trajectories"]
-            yield status, [(t["reward"], bool(t["metrics"]["success"])) for t in members if t["reward"] is not None]
-
-
-def held_out(directory: Path, step: int) -> dict[str, Row]:
-    """The trajectories of an evaluation by task id."""
-    store = TrajectoryStore(directory / "trajectories" / EVALUATION / f"{step:06d}.jsonl.zst")
-    return {str(t["metadata"]["task"]["id"]): t for group in store.rows() for t in group["trajectories"]}
-
-
-def _pair(before: dict[str, Row], after: dict[str, Row], habit: str | None) -> tuple[Trajectory, Trajectory]:
-    def gained(task: str, name: str) -> bool:
-        old, new = (float(each[task]["metrics"].get(name, 0)) for each in (before, after))
-        return new > old
-
-    both = [task for task in before if task in after]
-    improved = [task for task in both if gained(task, "success")]
-    shows_habit = [task for task in improved if habit is not None and gained(task, habit)]
-    task = (shows_habit or improved or both)[0]
-    return Trajectory.model_validate(before[task]), Trajectory.model_validate(after[task])
-
-
-def _point(row: Row) -> Point:
-    measures: dict[str, float] = {
-        name: value for name, value in row.items() if name not in _ROW_KEYS and isinstance(value, int | float)
-    }
-    return Point(row["step"], row["success"], int(row["trajectories"]), measures)
+def _estimate(share: float, count: int) -> tuple[float, float]:
+    """The middle of Agresti and Coull's interval, and its standard error, which is never 0."""
+    middle = (share * count + 2) / (count + 4)
+    return middle, math.sqrt(middle * (1 - middle) / (count + 4))

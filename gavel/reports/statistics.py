@@ -9,14 +9,12 @@ over tasks. Plain numbers in, plain numbers out.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev, variance
 
-from gavel.judge.audit.bootstrap import IntervalEstimate, mean_over_groups
-
-Curve = Mapping[int, float]
-"""Value by training step."""
+Z95 = 1.959964
+"""The normal distribution's quantile for 95 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +25,11 @@ class MeanOverSeeds:
     half_width: float | None
     """None with fewer than two seeds, or where all have the same value: that is no sign of precision."""
     seeds: int
+
+    def text(self, sign: str = "") -> str:
+        """`0.88 ± 0.01`; without an interval the mean alone."""
+        width = "" if self.half_width is None else f" ± {self.half_width:.2f}"
+        return "–" if self.value is None else f"{self.value:{sign}.2f}{width}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +44,17 @@ class PairedDifference:
     margin: float
     verdict: str
     """`equivalent within ±0.03`, `different`, or `not shown: …`."""
-
-    @property
-    def equivalent(self) -> bool:
-        return self.low is not None and self.high is not None and -self.margin < self.low <= self.high < self.margin
-
-
-def steps_to(curve: Curve, threshold: float) -> int | None:
-    """The first evaluated step whose value is at least the threshold; None if none is."""
-    return next((step for step, value in sorted(curve.items()) if value >= threshold), None)
+    equivalent: bool
 
 
 def mean_over_seeds(values: Sequence[float]) -> MeanOverSeeds:
     """The mean of one value per seed."""
-    if not values:
-        return MeanOverSeeds(None, None, 0)
-    error = _standard_error(values)
-    return MeanOverSeeds(fmean(values), None if error is None else _t_quantile(len(values)) * error, len(values))
+    count = len(values)
+    if count < 2 or (spread := stdev(values)) <= 1e-12:
+        return MeanOverSeeds(fmean(values) if values else None, None, count)
+    from scipy.stats import t
+
+    return MeanOverSeeds(fmean(values), float(t.ppf(0.975, count - 1)) * spread / math.sqrt(count), count)
 
 
 def paired_difference(differences: Sequence[float], margin: float) -> PairedDifference:
@@ -65,59 +62,19 @@ def paired_difference(differences: Sequence[float], margin: float) -> PairedDiff
 
     Equivalent: the whole 95 % interval is inside the margin, which is stricter than two one-sided tests at 5 %.
     """
-    seeds, mean = len(differences), fmean(differences)
-    error = _standard_error(differences)
-    if error is None:
+    seeds, mean, half = len(differences), fmean(differences), mean_over_seeds(differences).half_width
+    if half is None:
         why = "one seed has no interval" if seeds < 2 else "the seeds' differences are all the same"
-        return PairedDifference(seeds, mean, None, None, margin, f"not shown: {why}")
-    half = _t_quantile(seeds) * error
+        return PairedDifference(seeds, mean, None, None, margin, f"not shown: {why}", equivalent=False)
     low, high = mean - half, mean + half
-    if -margin < low and high < margin:
+    equivalent = -margin < low and high < margin
+    if equivalent:
         verdict = f"equivalent within ±{margin:g}"
     elif low > 0 or high < 0:
         verdict = "different" + (f", by more than {margin:g}" if low > margin or high < -margin else "")
     else:
         verdict = f"not shown: neither a difference nor equivalence within ±{margin:g}"
-    return PairedDifference(seeds, mean, low, high, margin, verdict)
-
-
-def with_interval(mean: MeanOverSeeds, sign: str = "") -> str:
-    """`0.88 ± 0.01`; without an interval the mean alone."""
-    if mean.value is None:
-        return "–"
-    width = "" if mean.half_width is None else f" ± {mean.half_width:.2f}"
-    return f"{mean.value:{sign}.2f}{width}"
-
-
-def curve_over_seeds(curves: Sequence[Curve]) -> dict[int, IntervalEstimate]:
-    """The mean at every step that all seeds have, with a percentile bootstrap interval over seeds."""
-    if not curves:
-        return {}
-    common = set(curves[0]).intersection(*curves)
-    return {step: mean_over_groups([curve[step] for curve in curves]) for step in sorted(common)}
-
-
-def change(curve: Curve) -> float | None:
-    """The mean of the last third of the points less that of the first third; None with fewer than two points."""
-    values = [value for _, value in sorted(curve.items())]
-    if len(values) < 2:
-        return None
-    third = max(len(values) // 3, 1)
-    return fmean(values[-third:]) - fmean(values[:third])
-
-
-def _standard_error(values: Sequence[float]) -> float | None:
-    spread = stdev(values) if len(values) > 1 else 0.0
-    return spread / math.sqrt(len(values)) if spread > 1e-12 else None
-
-
-def _t_quantile(seeds: int) -> float:
-    from scipy.stats import t  # pyright: ignore[reportUnknownVariableType]
-
-    return float(t.ppf(0.975, seeds - 1))
-
-
-_Z95 = 1.959964
+    return PairedDifference(seeds, mean, low, high, margin, verdict, equivalent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +90,12 @@ class TaskMean:
 
     def text(self, digits: int = 2) -> str:
         """`0.88 (0.84 to 0.91)`."""
-        if self.value is None:
-            return "–"
-        if self.low is None or self.high is None:
-            return f"{self.value:.{digits}f}"
-        return f"{self.value:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
+        ends = ["–" if end is None else f"{end:.{digits}f}" for end in (self.value, self.low, self.high)]
+        return ends[0] if self.low is None else f"{ends[0]} ({ends[1]} to {ends[2]})"
 
     def short(self) -> str:
         """`.88 (.84–.91)`, for narrow terminals."""
-        if self.value is None:
-            return "–"
-        ends = [f"{end:.2f}".replace("0.", ".", 1) for end in (self.value, self.low, self.high) if end is not None]
-        return f"{ends[0]} ({ends[1]}–{ends[2]})" if len(ends) == 3 else ends[0]
+        return self.text().replace("0.", ".").replace(" to ", "–")
 
 
 def share(values: Sequence[float], trials: int) -> TaskMean:
@@ -158,7 +109,7 @@ def share(values: Sequence[float], trials: int) -> TaskMean:
         return TaskMean(fmean(values) if values else None, None, None, tasks)
     mean, error = fmean(values), variance(values) / tasks
     effective = min(mean * (1 - mean) / error, trials) if error > 1e-12 and 0 < mean < 1 else tasks
-    spread = _Z95**2 / effective
+    spread = Z95**2 / effective
     center = (mean + spread / 2) / (1 + spread)
     half = math.sqrt(max(mean * (1 - mean), 0.0) * spread + spread**2 / 4) / (1 + spread)
     return TaskMean(mean, max(0.0, center - half), min(1.0, center + half), tasks)

@@ -85,27 +85,15 @@ class Transcript:
 
 def transcribe(trajectory: Trajectory) -> list[Transcript]:
     """The trajectory's histories, the main one first."""
-    histories = trajectory.histories()
+    histories, judged = trajectory.histories(), trajectory.judgement
     main, *further = [_transcript(history, number, len(histories)) for number, history in enumerate(histories)]
-    return [_with_states(main, trajectory), *further]
-
-
-def _with_states(main: Transcript, trajectory: Trajectory) -> Transcript:
-    judged = trajectory.judgement
-    if judged is None or len(judged.states) != len(main.rounds):
-        return main
-    rounds = [
-        (replace(first, state=state, fell=number == judged.largest_fall), *rest)
-        for number, ((first, *rest), state) in enumerate(zip(main.rounds, judged.states, strict=True))
-    ]
-    return replace(main, rounds=tuple(rounds))
-
-
-def title_of(trajectory: Trajectory) -> str:
-    """The attempt's title in one line: the user's first message, or what stands in its place; empty without any."""
-    opening = transcribe(trajectory)[0].opening
-    asked = next((turn for turn in opening if turn.role == "user" and turn.text), None)
-    return shortened((asked or next((turn for turn in opening if turn.text), ShownTurn(""))).text)
+    if judged is not None and len(judged.states) == len(main.rounds):
+        rounds = [
+            (replace(first, state=state, fell=number == judged.largest_fall), *rest)
+            for number, ((first, *rest), state) in enumerate(zip(main.rounds, judged.states, strict=True))
+        ]
+        main = replace(main, rounds=tuple(rounds))
+    return [main, *further]
 
 
 def shortened(text: str) -> str:
@@ -115,15 +103,14 @@ def shortened(text: str) -> str:
 
 
 def _transcript(history: History, number: int, count: int) -> Transcript:
-    turns = [_turn(item) for item in history.messages_and_choices]
-    first = next((at for at, turn in enumerate(turns) if turn.role == "assistant"), len(turns))
-    rounds: list[list[ShownTurn]] = []
-    for turn in turns[first:]:
-        if turn.role == "assistant" or not rounds:
-            rounds.append([])
-        rounds[-1].append(turn)
+    opening, rounds = list[ShownTurn](), list[list[ShownTurn]]()
+    for turn in map(_turn, history.messages_and_choices):
+        if turn.role == "assistant":
+            rounds.append([turn])
+        else:
+            (rounds[-1] if rounds else opening).append(turn)
     named = f"the agent {history.agent}" if history.agent else f"conversation {number + 1} of {count}"
-    return Transcript(named if count > 1 else "", tuple(turns[:first]), tuple(map(tuple, rounds)))
+    return Transcript(named if count > 1 else "", tuple(opening), tuple(map(tuple, rounds)))
 
 
 def _turn(item: MessageOrChoice) -> ShownTurn:
@@ -159,12 +146,12 @@ def _strip(logprobs: Sequence[float]) -> HeatStrip | None:
         return None
     count = len(logprobs)
     size = -(-count // _BLOCKS)
-    blocks: list[tuple[float, float, int]] = []
-    for start in range(0, count, size):
-        part = logprobs[start : start + size]
-        heat = sum(min(part) < bound for bound in _HEAT)
-        blocks.append((round(100 * start / count, 3), round(100 * len(part) / count, 3), heat))
-    return HeatStrip(tuple(blocks), count, sum(logprobs) / count, min(logprobs))
+    parts = [(start, logprobs[start : start + size]) for start in range(0, count, size)]
+    blocks = tuple(
+        (round(100 * start / count, 3), round(100 * len(part) / count, 3), sum(min(part) < bound for bound in _HEAT))
+        for start, part in parts
+    )
+    return HeatStrip(blocks, count, sum(logprobs) / count, min(logprobs))
 
 
 def pretty_json(text: Any) -> str:

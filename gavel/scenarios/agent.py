@@ -11,22 +11,23 @@
 Only turns that the policy sampled are `Choice`s, so only those are ever trained. Turns of other models are plain text.
 """
 
+import asyncio
 import re
 from collections.abc import Sequence
 from functools import partial
 
 from openai import AsyncOpenAI, OpenAIError
-from openai.types.chat.chat_completion import ChatCompletion, Choice
+from openai.types.chat.chat_completion import ChatCompletion
 
 from gavel.base.errors import GavelError
 from gavel.llm.client import ChatAgent
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel, ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode, NoTurnError
-from gavel.scenarios.rollout import EpisodeTools
+from gavel.scenarios.rollout import Conversation, EpisodeTools
 from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.tools import Toolbox, ToolFunction, described
-from gavel.scenarios.trajectory import History, Trajectory, to_messages
+from gavel.scenarios.trajectory import History, Trajectory
 
 CALLS, COST = "other_models_calls", "other_models_cost_usd"
 """Episode metrics: requests to LiteLLM models that play agents, and their cost, which is absent if unknown."""
@@ -80,22 +81,19 @@ class Agent:
         episode.agents.append(name)
         self.name = name
         self.is_policy = (model is None or model is episode.model) and not steps_back
-        self._tools = EpisodeTools()
-        for tool in Toolbox(tools):
-            self._tools.add(tool.schema, partial(tool.call, episode=episode, seconds=episode.call_seconds))
-        self.trajectory = Trajectory(agent=name, tools=self._tools.schemas or None)
-        self.trajectory.metrics = {"turns": 0, "tool_errors": 0}
+        self.trajectory = Trajectory(agent=name)
         if system:
             self.trajectory.messages_and_choices.append({"role": "system", "content": system})
-        self._episode = episode
-        self._max_calls = max_calls
-        self._seed = None if episode.seed is None else seed_of(episode.seed, "agent", name) % 2**53
+        own_tools = EpisodeTools()
+        for tool in Toolbox(tools):
+            own_tools.add(tool.schema, partial(tool.call, episode=episode, seconds=episode.call_seconds))
         given = episode.model if model is None else model
         chat = _make_litellm_model(given, episode) if isinstance(given, str) else given
-        self._client = chat.openai_client()
-        self._served_as = chat.get_inference_name()
+        self._conversation = Conversation(episode, chat, self.trajectory, own_tools, trained=self.is_policy)
+        self._max_calls = max_calls
+        self._seed = None if episode.seed is None else seed_of(episode.seed, "agent", name) % 2**53
         self._steps_back = steps_back
-        self._is_asked = False
+        self._asking = asyncio.Lock()
 
     @property
     def turns(self) -> int:
@@ -109,13 +107,26 @@ class Agent:
         turns with tool calls, or if the conversation exceeds the model's context. Raises `AgentError` if the model
         returns no turn, and while another `ask` is pending.
         """
-        if self._is_asked:
+        if self._asking.locked():
             raise AgentError(f"the agent {self.name} is asked twice at once", "Await one ask before the next.")
-        self._is_asked = True
-        try:
-            return await self._answer(text)
-        finally:
-            self._is_asked = False
+        async with self._asking:
+            self.tell(text)
+            conversation = self._conversation
+            if self._steps_back:
+                earlier = await _find_earlier_policy(conversation.client, conversation.served_as, self._steps_back)
+                conversation.served_as, self._steps_back = earlier, 0
+            for _ in range(self._max_calls + 1):
+                try:
+                    choice = await conversation.take_turn(self._seed)
+                except NoTurnError as error:
+                    raise AgentError(f"the model of the agent {self.name} failed: {error.message}") from error
+                if choice is None:
+                    return ""
+                is_last = choice.finish_reason == "length" or not choice.message.tool_calls
+                if is_last or await conversation.answer_calls(choice):
+                    return choice.message.content or ""
+            conversation.truncate(f"{self._max_calls} turns with tool calls were used up")
+            return ""
 
     def tell(self, text: str) -> None:
         """Adds `text` to the agent's next user turn; the judge sees it even if no further turn follows."""
@@ -128,50 +139,6 @@ class Agent:
             case _:
                 items.append({"role": "user", "content": text})
 
-    async def _answer(self, text: str) -> str:
-        self.tell(text)
-        for _ in range(self._max_calls + 1):
-            choice = await self._sample_turn()
-            if choice is None:
-                return ""
-            said = choice.message.content or ""
-            if choice.finish_reason == "length":
-                self._truncate("a turn reached its token limit")
-                return said
-            if not choice.message.tool_calls:
-                return said
-            if await self._tools.answer(choice, self.trajectory):
-                return said
-        self._truncate(f"{self._max_calls} turns with tool calls were used up")
-        return ""
-
-    async def _sample_turn(self) -> Choice | None:
-        """Returns None if the conversation exceeds the model's context."""
-        if self._steps_back:
-            self._served_as = await _find_earlier_policy(self._client, self._served_as, self._steps_back)
-            self._steps_back = 0
-        try:
-            _, choice = await self._episode.sample(
-                self._client,
-                self._served_as,
-                self.trajectory.messages(),
-                self.trajectory.tools or (),
-                seed=None if self._seed is None else self._seed + self.turns,
-                fields=self._episode.fields if self.is_policy else None,
-            )
-        except NoTurnError as error:
-            if self.turns and error.is_too_long:
-                self._truncate(f"the conversation outgrew the model's context: {error.__cause__}")
-                return None
-            raise AgentError(f"the model of the agent {self.name} failed: {error.message}") from error
-        self.trajectory.messages_and_choices += [choice] if self.is_policy else to_messages([choice])
-        self.trajectory.metrics["turns"] += 1
-        self.trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
-        return choice
-
-    def _truncate(self, reason: str) -> None:
-        self.trajectory.status, self.trajectory.status_reason = "truncated", reason
-
 
 def together(*agents: Agent) -> Trajectory:
     """One trajectory of cooperating agents: the first one's conversation, with the others' as its histories.
@@ -180,13 +147,11 @@ def together(*agents: Agent) -> Trajectory:
     """
     if not agents:
         raise AgentError("there are no agents to put together", "Write together(planner, worker).")
-    first, *others = (agent.trajectory for agent in agents)
-    parts = [first, *others]
+    first, *others = parts = [agent.trajectory for agent in agents]
     whole = first.model_copy(deep=True)
-    whole.additional_histories += [
-        History(agent=each.agent, messages_and_choices=each.messages_and_choices, tools=each.tools) for each in others
-    ]
     for each in others:
+        history = History(agent=each.agent, messages_and_choices=each.messages_and_choices, tools=each.tools)
+        whole.additional_histories.append(history)
         for name, value in each.metrics.items():
             whole.metrics[name] = whole.metrics.get(name, 0) + value
         whole.logs += each.logs

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, NotGiven, Omit
 from openai.types.chat.chat_completion import ChatCompletion, Choice
 from openai.types.chat.chat_completion_message import ChatCompletionMessage
 
@@ -31,64 +31,48 @@ class ChatRequest:
     seed: int | None = None
 
 
-Reply = Callable[[ChatRequest], Awaitable[ChatCompletion | Message]]
+Reply = Callable[[ChatRequest], Awaitable[ChatCompletion | Choice | Message]]
 
 
 class FunctionModel:
-    """A `ChatModel` whose turns come from the function `reply`: a completion, or the assistant's message alone."""
+    """A `ChatModel` whose turns come from the function `reply`: a completion, its choice, or the assistant's message
+    alone."""
 
     def __init__(self, name: str, reply: Reply) -> None:
         self._name = name
         self._reply = reply
+        self.chat = self.completions = self
 
     def openai_client(self) -> AsyncOpenAI:
         """A minimal client with only `chat.completions.create`, as rollouts call it."""
-        return cast(AsyncOpenAI, _Client(self._name, self._reply))
+        return cast("AsyncOpenAI", self)
 
     def get_inference_name(self) -> str:
         return self._name
 
-
-class _Client:
-    def __init__(self, name: str, reply: Reply) -> None:
-        self.chat = self.completions = self
-        self._name = name
-        self._reply = reply
-
     async def create(self, *, extra_body: dict[str, Any] | None = None, **options: Any) -> ChatCompletion:
-        given = options | (extra_body or {})
+        # The SDK's sentinels stand for what was not given.
+        given = {name: value for name, value in options.items() if not isinstance(value, NotGiven | Omit)}
+        given |= extra_body or {}
         request = ChatRequest(
             messages=list(given["messages"]),
             tools=list(given.get("tools") or ()),
-            temperature=_number(given.get("temperature")),
-            max_tokens=_whole(given.get("max_completion_tokens")),
-            seed=_whole(given.get("seed")),
+            temperature=given.get("temperature"),
+            max_tokens=given.get("max_completion_tokens"),
+            seed=given.get("seed"),
         )
         await asyncio.sleep(0)  # like a real client, so that an endless loop meets its deadline
         reply = await self._reply(request)
         if isinstance(reply, ChatCompletion):
             return reply
-        message = ChatCompletionMessage.model_validate({"role": "assistant", "content": None, **reply})
-        ended = "tool_calls" if message.tool_calls else "stop"
+        if not isinstance(reply, Choice):
+            message = ChatCompletionMessage.model_validate({"role": "assistant", "content": None, **reply})
+            ended = "tool_calls" if message.tool_calls else "stop"
+            reply = Choice(index=0, finish_reason=ended, message=message)
+        created = int(time.time())
         return ChatCompletion(
-            id="function",
-            choices=[Choice(index=0, finish_reason=ended, message=message)],
-            created=int(time.time()),
-            model=self._name,
-            object="chat.completion",
+            id="function", choices=[reply], created=created, model=self._name, object="chat.completion"
         )
-
-
-def _number(value: object) -> float | None:
-    """The number, or None if the SDK's sentinel says that it was not given."""
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-_PROMPT_IDS = "prompt_token_ids"
 
 
 class ChatModel(Protocol):
@@ -115,9 +99,9 @@ def first_choice(reply: object) -> Choice | None:
     """
     match reply:
         case ChatCompletion(choices=[Choice(message=ChatCompletionMessage()) as choice, *_]):
-            beside = (reply.model_extra or {}).get(_PROMPT_IDS)
+            beside = (reply.model_extra or {}).get("prompt_token_ids")
             if beside is not None and choice.model_extra is not None:
-                choice.model_extra.setdefault(_PROMPT_IDS, beside)
+                choice.model_extra.setdefault("prompt_token_ids", beside)
             return choice
         case _:
             return None

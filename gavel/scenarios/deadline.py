@@ -8,12 +8,13 @@ import asyncio
 import ctypes
 import logging
 import time
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
+from types import TracebackType, coroutine
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
+
+from gavel.base.errors import contain_cancellation
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -27,7 +28,8 @@ HELD_SECONDS = 1.0
 only."""
 _around: ContextVar[tuple["Deadline", ...]] = ContextVar("around", default=())
 """The deadlines around the current code."""
-_running: "WeakKeyDictionary[asyncio.AbstractEventLoop, set[Deadline]]" = WeakKeyDictionary()
+_running: set["Deadline"] = set()
+"""The deadlines that are running, of all loops."""
 _held: ContextVar[float] = ContextVar("held", default=0.0)
 """Seconds for which the current task has blocked the loop, as far as they are counted."""
 _warned: set[str] = set()
@@ -36,6 +38,10 @@ _warned: set[str] = set()
 
 class StuckError(Exception):
     """Code did not end when it was cancelled, and was abandoned."""
+
+
+class LateError(TimeoutError):
+    """What `in_time` ran took too long."""
 
 
 class Deadline:
@@ -50,8 +56,7 @@ class Deadline:
         self._limit = asyncio.timeout(seconds)
         self._watch: asyncio.TimerHandle | None = None
         self._stuck: asyncio.Future[str] | None = None
-        self._beside: set[Deadline] = set()
-        """The running deadlines of its loop."""
+        self.loop = asyncio.get_running_loop()
         self._is_late = False
 
     def expired(self) -> bool:
@@ -60,22 +65,21 @@ class Deadline:
     async def __aenter__(self) -> None:
         self._stuck = _stuck.get()
         if self._seconds is not None and self._stuck is not None:
-            self._watch = asyncio.get_running_loop().call_later(self._seconds + GRACE_SECONDS, self._give_up)
+            self._watch = self.loop.call_later(self._seconds + GRACE_SECONDS, self._give_up)
         await self._limit.__aenter__()
         _around.set((*_around.get(), self))
-        self._beside = _running.setdefault(asyncio.get_running_loop(), set())
-        self._beside.add(self)
+        _running.add(self)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         _around.set(tuple(each for each in _around.get() if each is not self))
-        self._beside.discard(self)
+        _running.discard(self)
         if self._watch is not None:
             self._watch.cancel()
         await self._limit.__aexit__(kind, error, traceback)
         end = self._limit.when()
-        self._is_late = error is None and end is not None and asyncio.get_running_loop().time() > end
+        self._is_late = error is None and end is not None and self.loop.time() > end
         if error is None and self.expired():
             raise TimeoutError
 
@@ -92,8 +96,22 @@ class Deadline:
         self._limit.reschedule(end + seconds)
         if self._watch is not None:
             self._watch.cancel()
-            loop = asyncio.get_running_loop()
-            self._watch = loop.call_at(self._watch.when() + seconds, self._give_up)
+            self._watch = self.loop.call_at(self._watch.when() + seconds, self._give_up)
+
+
+async def in_time(work: Awaitable[_T], seconds: float | None, what: str) -> _T:
+    """The result of user code that must end within `seconds` (None = no limit), and that may cancel itself.
+
+    Raises `LateError` if it does not, and what it raises (`contain_cancellation`).
+    """
+    limit = Deadline(seconds, what)
+    try:
+        async with limit:
+            return await contain_cancellation(work)
+    except (Exception, SystemExit) as error:
+        if limit.expired():
+            raise LateError(f"{what} took longer than {seconds:g} s") from error
+        raise
 
 
 async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
@@ -102,30 +120,18 @@ async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
     If cancelled, it waits `GRACE_SECONDS` for the work to end, and then abandons it with a warning about `what`.
     """
     stuck: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    given_up = False
-
-    async def silent_once_given_up() -> _T:
-        try:
-            return await watched(work, what)
-        except Exception:
-            if given_up:  # nobody waits for it any more, and asyncio would print its exception
-                return cast(_T, None)
-            raise
-
     token = _stuck.set(stuck)
-    task = asyncio.create_task(silent_once_given_up())
+    task = asyncio.create_task(watched(work, what))
     _stuck.reset(token)
     try:
         await asyncio.wait({task, stuck}, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
-        given_up = True
         _give_up(task)
         await asyncio.wait({task}, timeout=GRACE_SECONDS)
         _abandon(task, what)
         raise
     if task.done():
         return task.result()
-    given_up = True
     _give_up(task)
     _abandon(task)
     raise StuckError(stuck.result())
@@ -155,40 +161,38 @@ def holding(name: str) -> Generator[None]:
 
 def _count_for_no_other(seconds: float) -> None:
     try:
-        running = _running.get(asyncio.get_running_loop(), set[Deadline]())
+        loop = asyncio.get_running_loop()
     except RuntimeError:  # a coroutine that is closed after its loop
         return
-    for each in running.difference(_around.get()):
-        each.prolong(seconds)
+    for each in _running.difference(_around.get()):
+        if each.loop is loop:
+            each.prolong(seconds)
 
 
 async def watched(work: Awaitable[_T], name: str) -> _T:
-    """Awaits `work` with each of its steps timed by `holding`, and returns its result. Tasks that it starts are not
-    timed."""
+    """Awaits `work` with each of its steps timed by `holding`, and returns its result: between two steps the event loop
+    is free. Tasks that it starts are not timed."""
 
     async def whole() -> _T:
         return await work
 
-    return await _Watched(whole(), name)
+    return await _time_steps(whole(), name)
 
 
-class _Watched(Generator[Any, Any, Any]):
-    """Awaits a coroutine and times each of its steps: between two of them the event loop is free."""
-
-    def __init__(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        self._work = work
-        self._name = name
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self
-
-    def send(self, value: Any) -> Any:
-        with holding(self._name):
-            return self._work.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        with holding(self._name):
-            return self._work.throw(*error)
+@coroutine
+def _time_steps(work: Coroutine[Any, Any, _T], name: str) -> Generator[Any, Any, _T]:
+    step: Callable[[Any], Any] = work.send
+    value: Any = None
+    while True:
+        try:
+            with holding(name):
+                awaited = step(value)
+        except StopIteration as end:
+            return end.value
+        try:
+            step, value = work.send, (yield awaited)
+        except BaseException as error:
+            step, value = work.throw, error
 
 
 async def end_other_tasks() -> None:

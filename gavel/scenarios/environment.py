@@ -21,10 +21,10 @@ from types import FunctionType
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
-from gavel.base.errors import GavelError, contain_cancellation
-from gavel.base.plain_calls import PlainCalls
+from gavel.base.errors import GavelError
+from gavel.base.plain_calls import is_async
 from gavel.llm.types import Message
-from gavel.scenarios.deadline import Deadline
+from gavel.scenarios.deadline import LateError, in_time
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import ResultError, text_of_result
@@ -104,12 +104,9 @@ def is_plain(make: EnvironmentFactory) -> bool:
         make = cast("functools.partial[Any]", make).func
     if not isinstance(make, type):
         return False
-    functions: list[Any] = [inspect.getattr_static(make, name) for name in dir(make)]
-    return not any(
-        inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner)
-        for each in functions
-        if callable(inner := inspect.unwrap(getattr(each, "__func__", each)))
-    )
+    methods = [inspect.getattr_static(make, name) for name in dir(make)]
+    inner: list[Any] = [getattr(each, "__func__", each) for each in methods]  # of static methods
+    return not any(is_async(each) or inspect.isasyncgenfunction(each) for each in inner if callable(each))
 
 
 class World:
@@ -119,24 +116,20 @@ class World:
         self._make = make
         self._episode = episode
         self._seconds = call_seconds
-        self._environment: Any = None
+        self.environment: Any = None
         self._is_begun = False
         self.on_loop = not is_plain(make)
         """Whether its synchronous methods run on the event loop, beside asynchronous ones; else in the episode's
         thread."""
 
     @property
-    def environment(self) -> Any:
-        return self._environment
-
-    @property
     def tools(self) -> Toolbox:
-        return tools_of(type(self._environment))  # pyright: ignore[reportUnknownArgumentType]
+        return tools_of(type(self.environment))  # pyright: ignore[reportUnknownArgumentType]
 
     @property
     def schemas(self) -> list[Message]:
         """The schemas of a `ToolWorld`'s tools. Raises `WorldError`."""
-        return self._attribute("schemas") if issubclass(type(self._environment), ToolWorld) else []
+        return self._attribute("schemas") if issubclass(type(self.environment), ToolWorld) else []
 
     @property
     def observes(self) -> bool:
@@ -145,24 +138,16 @@ class World:
 
     async def reset(self) -> str | None:
         """Creates the world; returns its first observation, if it has one. Raises `WorldError`."""
-        limit = Deadline(self._seconds, "the environment")
         self._is_begun = True
-        try:
-            async with limit:
-                self._environment = await contain_cancellation(
-                    result_of(self._keep if self._calls else self._make, {}, "the environment", self._calls)
-                )
-        except (Exception, SystemExit) as error:
-            if limit.expired():
-                raise WorldTimeoutError(f"the environment took longer than {self._seconds:g} s to be made") from error
-            raise _failed("the environment", "cannot be made", error) from error
-        observation = await self._call("reset", self._episode.task)
-        return _text("reset", observation)
 
-    def _keep(self) -> Any:
-        """Creates the world in its thread, where it can be closed even if nobody waits for it any more."""
-        self._environment = self._make()
-        return self._environment
+        def make() -> Any:
+            made = self._make()
+            if not inspect.isawaitable(made):
+                self.environment = made  # and can be closed even if nobody waits for it any more
+            return made
+
+        self.environment = await self._run("making the environment", make)
+        return _text("reset", await self._call("reset", self._episode.task))
 
     async def observe(self, action: str) -> tuple[str | None, bool]:
         """The world's response to the agent's words, and whether the episode is over. Raises `WorldError`."""
@@ -181,72 +166,59 @@ class World:
             if self._attribute(method) is None:
                 continue
             try:
-                number = float(await self._call(method, self._episode.trajectory.reading_copy()))
+                given = await self._call(method, self._episode.trajectory.reading_copy())
+                number = float(given)
             except WorldTimeoutError:
                 raise
-            except WorldError as error:
-                raise OutcomeError(error.message) from error
-            except (TypeError, ValueError) as error:
-                raise OutcomeError(f"{method} of the environment gives no number: {described(error)}") from error
+            except (WorldError, TypeError, ValueError) as error:
+                told = getattr(error, "message", f"{method} of the environment gives no number: {described(error)}")
+                raise OutcomeError(told) from error
             if not math.isfinite(number) or (name == SUCCESS and not 0 <= number <= 1):
-                raise OutcomeError(
-                    f"{method} of the environment gives {number}, not a finite number (success: from 0 to 1)"
-                )
+                wanted = "a finite number (success: from 0 to 1)"
+                raise OutcomeError(f"{method} of the environment gives {number}, not {wanted}")
             found[name] = number
         return found
 
     async def close(self) -> str | None:
         """Closes the world within a bounded time; returns the error if that failed. A synchronous world that is still
         being created or busy is closed when that is done."""
-        may_come = self._environment is None and not self.on_loop
 
         def close() -> Any:
             method = self._attribute("close")
-            return None if method is None else method(**self._filled_in(method, ()))
+            return None if method is None else method(**self._arguments(method, ()))
 
         try:
-            if not self._is_begun or not (may_come or self._attribute("close")):
-                return None
-            async with Deadline(CLOSE_SECONDS, "close of the environment"):
-                await self._run("close", close, (), must=True)
-        except TimeoutError:
-            return f"close took longer than {CLOSE_SECONDS:g} s"
-        except WorldError as error:
-            return error.message
+            may_come = self.environment is None and not self.on_loop
+            if self._is_begun and (may_come or self._attribute("close")):
+                await in_time(self._run("close of the environment", close, must=True), CLOSE_SECONDS, "close")
+        except (LateError, WorldError) as error:
+            return getattr(error, "message", str(error))
         return None
-
-    @property
-    def _calls(self) -> PlainCalls | None:
-        return None if self.on_loop else self._episode.plain_calls
 
     def _attribute(self, name: str) -> Any:
         """The attribute, or None if the world has none. Raises `WorldError` for any error of reading it."""
         try:
-            return getattr(self._environment, name, None)
+            return getattr(self.environment, name, None)
         except (Exception, SystemExit) as error:  # raised by a `__getattr__` or a property
-            raise _failed(f"{name} of the environment", "cannot be read", error) from error
+            raise WorldError(f"{name} of the environment cannot be read: {described(error)}") from error
+
+    def _arguments(self, method: Callable[..., Any], positional: tuple[object, ...]) -> dict[str, Any]:
+        return arguments_for(method, positional, {Episode: self._episode, Task: self._episode.task})
 
     async def _call(self, name: str, *arguments: object) -> Any:
         """Calls one of the world's own methods with the parameters that it declares."""
         method = self._attribute(name)
-        return None if method is None else await self._run(name, method, arguments)
+        return None if method is None else await self._run(f"{name} of the environment", method, *arguments)
 
-    def _filled_in(self, method: Callable[..., Any], arguments: tuple[object, ...]) -> dict[str, Any]:
-        return arguments_for(method, arguments, {Episode: self._episode, Task: self._episode.task})
-
-    async def _run(
-        self, name: str, method: Callable[..., Any], arguments: tuple[object, ...], must: bool = False
-    ) -> Any:
-        what = f"{name} of the environment"
-        limit = Deadline(self._seconds, what)
+    async def _run(self, what: str, function: Callable[..., Any], *positional: object, must: bool = False) -> Any:
+        calls = None if self.on_loop else self._episode.plain_calls
         try:
-            async with limit:
-                filled_in = self._filled_in(method, arguments)
-                return await contain_cancellation(result_of(method, filled_in, what, self._calls, must=must))
+            arguments = self._arguments(function, positional)
+            return await in_time(result_of(function, arguments, what, calls, must=must), self._seconds, what)
+        except LateError as error:
+            raise WorldTimeoutError(str(error)) from error
         except (Exception, SystemExit) as error:
-            if limit.expired():
-                raise WorldTimeoutError(f"{what} took longer than {self._seconds:g} s") from error
-            raise _failed(what, "failed", error) from error
+            raise WorldError(f"{what} failed: {described(error)}") from error
 
 
 SUCCESS = "success"
@@ -261,7 +233,3 @@ def _text(method: str, observation: object) -> str | None:
         return None if observation is None else text_of_result(observation)
     except ResultError as error:
         raise WorldError(f"what {method} of the environment gives cannot be shown: {error}") from error
-
-
-def _failed(what: str, how: str, error: BaseException) -> WorldError:
-    return WorldError(f"{what} {how}: {described(error)}")

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gavel.base.errors import GavelError, contain_cancellation
 from gavel.base.text import counted
-from gavel.scenarios.deadline import Deadline, name_of, unless_stuck, watched
+from gavel.scenarios.deadline import LateError, in_time, name_of, unless_stuck, watched
 from gavel.scenarios.group import GroupError, TrajectoryGroup, discard, member_runner, run_member, unscored
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _LOG = logging.getLogger(__name__)
-
-REFRESHES_PER_SECOND = 4
 
 
 @dataclass(eq=False, slots=True)
@@ -74,18 +72,6 @@ def metric_means(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     return {name: total / count for name, (total, count) in sums.items() if count}
 
 
-def figures(tallies: Sequence[GroupTally], *, tokens: bool = True, max_metrics: int | None = None) -> str:
-    """The running figures: means of the reward and of the first `max_metrics` metrics, failures, completion tokens."""
-    means = metric_means(trajectory for tally in tallies for trajectory in list(tally.trajectories))
-    metrics = [name for name in means if name != "reward"][:max_metrics]
-    parts = [f"{name} {mean:,.2f}" for name, mean in means.items() if name == "reward" or name in metrics]
-    if failed := sum(tally.failed for tally in tallies):
-        parts.append(f"{failed:,} failed")
-    if tokens and (total := sum(tally.completion_tokens for tally in tallies)):
-        parts.append(f"{total:,} tokens")
-    return " · ".join(parts)
-
-
 @contextmanager
 def gather_display(
     tallies: Sequence[GroupTally],
@@ -95,14 +81,13 @@ def gather_display(
     tokens: bool = True,
     max_metrics: int | None = None,
 ) -> Generator[None, None, None]:
-    """Shows `tallies` on stderr while the block runs.
+    """Shows `tallies` on stderr while the block runs: members, seconds, means of the reward and of the first
+    `max_metrics` metrics, failures, completion tokens.
 
     `shown=None`: if stderr is a terminal. True: also if it is not (one line, at the end).
     """
-    if shown is None:
-        shown = sys.stderr.isatty()
-    taken = getattr(sys.stderr, "rich_proxied_file", None) is not None  # taken by a live display, ours included
-    if taken or not shown:
+    is_taken = getattr(sys.stderr, "rich_proxied_file", None) is not None  # by a live display, ours included
+    if is_taken or not (sys.stderr.isatty() if shown is None else shown):
         yield
         return
     from rich.console import Console
@@ -115,20 +100,26 @@ def gather_display(
 
     def line() -> "RenderableType":
         done, members = sum(tally.done for tally in tallies), sum(tally.members for tally in tallies)
+        means = metric_means(trajectory for tally in tallies for trajectory in list(tally.trajectories))
+        metrics = [name for name in means if name != "reward"][:max_metrics]
+        figures = [f"{name} {mean:,.2f}" for name, mean in means.items() if name in ("reward", *metrics)]
+        if failed := sum(tally.failed for tally in tallies):
+            figures.append(f"{failed:,} failed")
+        if tokens and (total := sum(tally.completion_tokens for tally in tallies)):
+            figures.append(f"{total:,} tokens")
         grid = Table.grid(padding=(0, 1))
         grid.add_row(
             Text(description or "", no_wrap=True),
             ProgressBar(total=max(members, 1), completed=done, width=24),
             Text(f"{done:,}/{members:,}", no_wrap=True),
             Text(f"{time.monotonic() - started:,.0f} s", no_wrap=True),
-            Text(figures(tallies, tokens=tokens, max_metrics=max_metrics)),
+            Text(" · ".join(figures)),
         )
         return grid
 
     with Live(
         get_renderable=line,
         console=Console(stderr=True),
-        refresh_per_second=REFRESHES_PER_SECOND,
         redirect_stdout=sys.stdout.isatty(),  # output during the display goes above the line, and to a file unchanged
     ):
         yield
@@ -191,38 +182,19 @@ async def gather_trajectory_groups(
                     f"groups are gathered, or coroutines that return one, not a {type(each).__name__}",
                     "Give gavel.TrajectoryGroup(rollout(model, task) for _ in range(4)) for each task.",
                 )
-        tallies = [
-            GroupTally(members=each.pending or len(each.trajectories), certain=True)
-            if isinstance(each, TrajectoryGroup)
-            else GroupTally()
-            for each in sources
-        ]
-        gathering = _Gathering(
-            sources,
-            tallies,
-            after_each,
-            max_exceptions=max_exceptions,
-            concurrency=concurrency,
-            rollout_seconds=rollout_seconds,
-        )
+        tallies = [GroupTally() for _ in sources]
+        gathering = _Gathering(sources, tallies, after_each, max_exceptions, concurrency, rollout_seconds)
         with gather_display(
-            tallies,
-            pbar_desc,
-            shown=progress,
-            tokens=pbar_total_completion_tokens,
-            max_metrics=max_metrics,
+            tallies, pbar_desc, shown=progress, tokens=pbar_total_completion_tokens, max_metrics=max_metrics
         ):
             try:
                 return await gathering.run()
             finally:
                 if finished is not None:
-                    finished += gathering.kept()
+                    finished += gathering.finished()
     finally:
         for source in sources:
-            if isinstance(source, TrajectoryGroup):
-                source.discard_pending()
-            else:
-                discard(source)
+            source.discard_pending() if isinstance(source, TrajectoryGroup) else discard(source)
 
 
 async def gather_group(group: TrajectoryGroup, after_each: AfterEach, tally: GroupTally) -> TrajectoryGroup:
@@ -230,10 +202,8 @@ async def gather_group(group: TrajectoryGroup, after_each: AfterEach, tally: Gro
 
     Every failure stays in the group's `exceptions`. Raises `ValueError` unless `after_each` gives one group.
     """
-    tally.members, tally.certain = group.pending or len(group.trajectories), True
     try:
-        gathering = _Gathering([group], [tally], after_each, max_exceptions=math.inf)
-        (finished,) = await gathering.run()
+        (finished,) = await _Gathering([group], [tally], after_each, math.inf).run()
     finally:
         group.discard_pending()
     return finished
@@ -281,7 +251,6 @@ class _Gathering:
         sources: Sequence[Awaitable[TrajectoryGroup]],
         tallies: Sequence[GroupTally],
         after_each: AfterEach | None,
-        *,
         max_exceptions: float,
         concurrency: int | None = None,
         rollout_seconds: float | None = None,
@@ -290,18 +259,16 @@ class _Gathering:
             raise ValueError(f"max_exceptions must be a count, or a share as a float up to 1; it is {max_exceptions}")
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, or None for no bound; it is {concurrency}")
-        if rollout_seconds is not None and not (
-            isinstance(rollout_seconds, int | float) and 0 < rollout_seconds < math.inf  # pyright: ignore[reportUnnecessaryIsInstance]
-        ):
+        if rollout_seconds is not None and not 0 < rollout_seconds < math.inf:
             raise ValueError(f"rollout_seconds must be a finite number above 0, or None; it is {rollout_seconds!r}")
         self.sources = sources
+        self.tallies = tallies
         self.after_each = after_each
         self.max_exceptions = max_exceptions
-        self.slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
-        self.run_member = member_runner.get()
-        """Runs a member as it would run outside this gathering."""
         self.rollout_seconds = rollout_seconds
-        self.tallies = tallies
+        self.slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
+        self.run_outside = member_runner.get()
+        """Runs a member as it would run outside this gathering."""
         self.tasks: list[asyncio.Task[list[TrajectoryGroup]]] = []
         self.completed: dict[int, TrajectoryGroup] = {}
         """The groups whose rollouts are done, by source index."""
@@ -309,13 +276,13 @@ class _Gathering:
         self.unscored = 0
         """Groups for which `after_each` raised."""
         self.stopped = False
+        for source, tally in zip(sources, tallies, strict=True):
+            if isinstance(source, TrajectoryGroup):
+                tally.members, tally.certain = source.pending or len(source.trajectories), True
 
     async def run(self) -> list[TrajectoryGroup]:
         async with asyncio.TaskGroup() as tasks:
-            self.tasks = [
-                tasks.create_task(self._run_group(number, source, tally))
-                for number, (source, tally) in enumerate(zip(self.sources, self.tallies, strict=True))
-            ]
+            self.tasks = [tasks.create_task(self._run_group(number)) for number in range(len(self.sources))]
         if self.stopped:
             raise self._error() from (self.first if isinstance(self.first, Exception) else None)
         kept = [group for task in self.tasks for group in task.result()]
@@ -323,26 +290,23 @@ class _Gathering:
             _LOG.warning("after_each gave None, or no group, for every group: return the group that it scored")
         return kept
 
-    def kept(self) -> list[TrajectoryGroup]:
+    def finished(self) -> list[TrajectoryGroup]:
         """The finished part in input order, at any time: of a running group, its finished rollouts."""
         kept: list[TrajectoryGroup] = []
         for number, (source, tally, task) in enumerate(zip(self.sources, self.tallies, self.tasks, strict=True)):
             if task.done() and not task.cancelled() and task.exception() is None:
                 kept += task.result()
                 continue
-            group = self.completed.get(number)
-            if group is None:
-                group = source if isinstance(source, TrajectoryGroup) else TrajectoryGroup(tally.trajectories)
+            own = source if isinstance(source, TrajectoryGroup) else TrajectoryGroup(tally.trajectories)
+            group = self.completed.get(number, own)
             if not group.pending and group.trajectories:
-                kept.append(
-                    group if self.after_each is None else unscored(group, "the gather was stopped before it was scored")
-                )
+                why = "the gather was stopped before it was scored"
+                kept.append(group if self.after_each is None else unscored(group, why))
         return kept
 
-    async def _run_group(
-        self, number: int, source: Awaitable[TrajectoryGroup], tally: GroupTally
-    ) -> list[TrajectoryGroup]:
+    async def _run_group(self, number: int) -> list[TrajectoryGroup]:
         # The task has its own context: this runner applies to this group's members, wherever they are awaited.
+        source, tally = self.sources[number], self.tallies[number]
         member_runner.set(partial(self._run_member, tally))
         old_exceptions = len(source.exceptions) if isinstance(source, TrajectoryGroup) else 0
         try:
@@ -354,9 +318,18 @@ class _Gathering:
             return [failed]
         self.completed[number] = group
         self._settle(tally, group, old_exceptions)
-        finished = await self._finish(tally, group)
-        tally.trajectories = [trajectory for group in finished for trajectory in group.trajectories]
-        return finished
+        if self.after_each is None:
+            return [group]
+        try:
+            scored = await self._in_time(_scored(self.after_each, group), name_of(self.after_each), "after_each")
+        except Exception as error:
+            self.unscored += 1
+            self._failed(tally, error)
+            # A reward set by the rollout must not stand in for the missing score.
+            scored = [unscored(group, f"scoring failed: {type(error).__name__}: {error}")]
+            scored[0].exceptions.append(RolloutError.of(error))
+        tally.trajectories = [trajectory for group in scored for trajectory in group.trajectories]
+        return scored
 
     async def _run_member(self, tally: GroupTally, member: Awaitable[Trajectory]) -> Trajectory:
         tally.started += 1
@@ -365,7 +338,7 @@ class _Gathering:
             # A group that a rollout runs within itself must not wait for a slot: the rollout holds one.
             member_runner.set(run_member)
             try:
-                trajectory = await self._in_time(self.run_member(member), name_of(member), "the rollout")
+                trajectory = await self._in_time(self.run_outside(member), name_of(member), "the rollout")
             except Exception as error:
                 tally.done += 1
                 self._failed(tally, error)
@@ -377,34 +350,10 @@ class _Gathering:
 
     async def _in_time(self, running: Awaitable[T], name: str, what: str) -> T:
         """`name`: of the code that runs. `what`: what it is to the caller."""
-        if self.rollout_seconds is None:
-            return await unless_stuck(running, name)
-        limit = Deadline(self.rollout_seconds, what)
-
-        async def run() -> T:
-            async with limit:
-                return await running
-
         try:
-            return await unless_stuck(run(), name)
-        except TimeoutError:
-            if limit.expired():
-                raise TimeoutError(f"{what} took longer than {self.rollout_seconds:g} s") from None
-            raise
-
-    async def _finish(self, tally: GroupTally, group: TrajectoryGroup) -> list[TrajectoryGroup]:
-        if self.after_each is None:
-            return [group]
-        try:
-            scoring = contain_cancellation(_result(self.after_each, group))
-            return _kept(await self._in_time(scoring, name_of(self.after_each), "after_each"))
-        except Exception as error:
-            self.unscored += 1
-            self._failed(tally, error)
-            # A reward set by the rollout must not stand in for the missing score.
-            failed = unscored(group, f"scoring failed: {type(error).__name__}: {error}")
-            failed.exceptions.append(RolloutError.of(error))
-            return [failed]
+            return await unless_stuck(in_time(running, self.rollout_seconds, what), name)
+        except LateError as error:
+            raise TimeoutError(str(error)) from None
 
     def _settle(self, tally: GroupTally, group: TrajectoryGroup, old_exceptions: int) -> None:
         """Makes the tally final: a coroutine may have added members that no runner saw."""
@@ -424,7 +373,12 @@ class _Gathering:
         self._stop_if_too_many()
 
     def _stop_if_too_many(self) -> None:
-        if not self.stopped and _too_many(self.tallies, self.max_exceptions):
+        failed, allowed = sum(tally.failed for tally in self.tallies), self.max_exceptions
+        if isinstance(allowed, float) and 0 < allowed <= 1:
+            if not all(tally.certain for tally in self.tallies):  # a share needs the final number of rollouts
+                return
+            allowed *= sum(tally.members for tally in self.tallies)
+        if failed > allowed and not self.stopped:
             self.stopped = True
             for task in self.tasks:
                 task.cancel()
@@ -445,15 +399,6 @@ class _Gathering:
         )
 
 
-def _too_many(tallies: Sequence[GroupTally], max_exceptions: float) -> bool:
-    """Whether more failures than allowed are certain: a share needs the final number of rollouts."""
-    failed = sum(tally.failed for tally in tallies)
-    if not (isinstance(max_exceptions, float) and 0 < max_exceptions <= 1):
-        return failed > max_exceptions
-    members = sum(tally.members for tally in tallies)
-    return failed > max_exceptions * members and all(tally.certain for tally in tallies)
-
-
 async def _complete(source: Awaitable[object]) -> TrajectoryGroup:
     group = await source
     if not isinstance(group, TrajectoryGroup):
@@ -461,17 +406,12 @@ async def _complete(source: Awaitable[object]) -> TrajectoryGroup:
     return await group
 
 
-async def _result(after_each: AfterEach, group: TrajectoryGroup) -> _Scored:
-    result = after_each(group)
-    return await result if inspect.isawaitable(result) else result
-
-
-def _kept(result: object) -> list[TrajectoryGroup]:
-    given = type(result).__name__
-    items: list[object] = [] if result is None else [result]
-    if isinstance(result, list):
-        items = cast("list[object]", result)
-    groups = [item for item in items if isinstance(item, TrajectoryGroup)]
-    if len(groups) < len(items):
-        raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {given}")
+async def _scored(after_each: AfterEach, group: TrajectoryGroup) -> list[TrajectoryGroup]:
+    result: object = after_each(group)
+    if inspect.isawaitable(result):
+        result = await result
+    found: list[Any] = list(cast("list[Any]", result)) if isinstance(result, list) else [result]
+    groups = [each for each in found if isinstance(each, TrajectoryGroup)]
+    if len(groups) < len(found) and result is not None:
+        raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {type(result).__name__}")
     return groups

@@ -8,16 +8,7 @@ are run concurrently and bounded; a failure affects one member only.
 import asyncio
 import inspect
 import json
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy, deepcopy
 from types import CoroutineType
@@ -47,52 +38,15 @@ member_runner: ContextVar[MemberRunner] = ContextVar("member_runner", default=ru
 """Runs one member in the current context; `gather` sets it to bound and count running members."""
 
 
-async def run_members(members: Sequence[Member]) -> tuple[list[Trajectory | BaseException], BaseException | None]:
-    """Runs all members concurrently; returns each result or exception in input order, and the error that stopped all.
-
-    When stopped, for example by a cancellation, finished members are kept, and the others have raised CancelledError.
-    """
-    run = member_runner.get()
-    stopped: BaseException | None = None
-    outcomes: list[Trajectory | BaseException] = [
-        member if isinstance(member, Trajectory | BaseException) else asyncio.CancelledError("it had not finished")
-        for member in members
-    ]
-
-    async def fill_in(at: int, member: Awaitable[Trajectory]) -> None:
-        try:
-            whole = run(member)
-            outcomes[at] = await (unless_stuck(whole, name_of(member)) if run is run_member else whole)
-        except Exception as error:
-            outcomes[at] = error
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for at, member in enumerate(members):
-                if not isinstance(member, Trajectory | BaseException):
-                    tasks.create_task(fill_in(at, member))
-    except BaseException as error:
-        stopped = error
-    finally:
-        for member in members:  # a cancelled task may never have reached its member
-            discard(member)
-    return outcomes, stopped
-
-
 def discard(awaitable: object) -> None:
     """Closes a coroutine that never ran, or cancels a task. A coroutine that swallowed its cancellation is left alone:
     it goes on in an abandoned task, and closing it there would cost its whole group."""
-    match awaitable:
-        case CoroutineType() if (
-            inspect.getcoroutinestate(cast("CoroutineType[Any, Any, Any]", awaitable)) != inspect.CORO_CREATED
-        ):
-            pass
-        case Coroutine():
+    if isinstance(awaitable, asyncio.Future):
+        cast("asyncio.Future[Any]", awaitable).cancel()
+    elif isinstance(awaitable, Coroutine):
+        began = isinstance(awaitable, CoroutineType) and inspect.getcoroutinestate(awaitable) != inspect.CORO_CREATED  # pyright: ignore[reportUnknownArgumentType]
+        if not began:
             awaitable.close()
-        case asyncio.Future():
-            awaitable.cancel()
-        case _:
-            pass
 
 
 class PendingGroupError(GavelError, RuntimeError):
@@ -150,14 +104,31 @@ class TrajectoryGroup(Record):
 
     async def _run(self) -> Self:
         members, self._pending = self._pending, []
-        outcomes, stopped = await run_members(members)
-        for outcome in outcomes:
-            if isinstance(outcome, Trajectory):
-                self.trajectories.append(outcome)
-            else:
-                self.exceptions.append(RolloutError.of(outcome))
-        if stopped is not None:
-            raise stopped
+        run = member_runner.get()
+        outcomes: list[Trajectory | BaseException] = [
+            member if isinstance(member, Trajectory | BaseException) else asyncio.CancelledError("it had not finished")
+            for member in members
+        ]
+
+        async def fill_in(at: int, member: Awaitable[Trajectory]) -> None:
+            try:
+                whole = run(member)
+                outcomes[at] = await (unless_stuck(whole, name_of(member)) if run is run_member else whole)
+            except Exception as error:
+                outcomes[at] = error
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for at, member in enumerate(members):
+                    if not isinstance(member, Trajectory | BaseException):
+                        tasks.create_task(fill_in(at, member))
+        finally:  # also when it is cancelled
+            for member, outcome in zip(members, outcomes, strict=True):
+                discard(member)  # a cancelled task may never have reached it
+                if isinstance(outcome, Trajectory):
+                    self.trajectories.append(outcome)
+                else:
+                    self.exceptions.append(RolloutError.of(outcome))
         return self
 
     def discard_pending(self) -> None:
@@ -220,8 +191,10 @@ def as_groups(given: Any, *, single: bool = True) -> list[TrajectoryGroup]:
 
     Raises `GroupError` for anything else.
     """
-    items: list[Any] = [given] if isinstance(given, TrajectoryGroup) or not _is_list(given) else list(given)
-    groups = [TrajectoryGroup([each]) if isinstance(each, Trajectory) and single else each for each in items]
+    items: list[Any] = (
+        [given] if isinstance(given, TrajectoryGroup | Trajectory) or not _is_list(given) else list(given)
+    )
+    groups: list[Any] = [TrajectoryGroup([each]) if isinstance(each, Trajectory) and single else each for each in items]
     for each in groups:
         if not isinstance(each, TrajectoryGroup):
             discard(each)

@@ -16,10 +16,11 @@ A table has one row per member, without loss: `read_table`, `write_table`.
 import csv
 import fcntl
 import hashlib
+import importlib
 import json
 import os
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,10 +30,12 @@ from pydantic import JsonValue
 from gavel.base.errors import GavelError
 from gavel.base.extras import install_line
 from gavel.base.files import replacing, write_atomically
-from gavel.scenarios.group import RECORD_VERSION, RecordVersionError, TrajectoryGroup, check_version, from_row, to_line
-from gavel.scenarios.trajectory import NotANumberError, Trajectory
+from gavel.scenarios.formats.files import rows_by_file
+from gavel.scenarios.group import TrajectoryGroup, from_row, to_line
+from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory_store import TrajectoryStore, write_whole
 
+STORE_SUFFIX = ".zst"
 TABLE_SUFFIXES = (".csv", ".parquet")
 COLUMNS = {
     "group": int,
@@ -50,15 +53,19 @@ COLUMNS = {
 """Name and type of each column."""
 
 
-class TableError(GavelError):
-    """A table of judged groups cannot be read or written."""
+class JudgedFileError(GavelError):
+    """The output of a scoring run, or a table of judged groups, cannot be written or holds other content."""
 
 
 def write_table(path: Path, groups: Sequence[TrajectoryGroup], suffix: str) -> None:
-    """Writes the table in the format of `suffix`. Raises `TableError` when Parquet is not installed, and `OSError`."""
+    """Writes the table in the format of `suffix`. Raises `JudgedFileError` without Parquet, and `OSError`."""
     rows = [row for number, group in enumerate(groups, 1) for row in _rows(number, group)]
     if suffix == ".parquet":
-        pyarrow, parquet = _parquet()
+        try:
+            pyarrow: Any = importlib.import_module("pyarrow")
+            parquet: Any = importlib.import_module("pyarrow.parquet")
+        except ImportError as error:
+            raise JudgedFileError("Parquet files need pyarrow.", install_line("parquet")) from error
         types = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
         schema = pyarrow.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
         parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), path)
@@ -69,74 +76,59 @@ def write_table(path: Path, groups: Sequence[TrajectoryGroup], suffix: str) -> N
         writer.writerows(rows)
 
 
-def read_table(path: Path) -> Iterator[TrajectoryGroup]:
+def read_table(path: Path) -> list[TrajectoryGroup]:
     """The groups of a table that `write_table` wrote.
 
-    Raises `TableError` for any other table and for Parquet where it is not installed.
+    Raises `JudgedFileError` for any other table, and `RowError` for a file that cannot be read.
     """
-    rows: list[dict[str, Any]]
-    if path.suffix == ".parquet":
-        rows = _parquet()[1].read_table(path).to_pylist()
-    else:
-        csv.field_size_limit(sys.maxsize)
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            rows = list(csv.DictReader(stream))
-    if not is_judged_table(rows[0] if rows else {}):
-        raise TableError(f"{path} is no table of judged groups.", "Give a file that `gavel score --out` wrote.")
-    yield from groups_of_rows(rows)
+    rows = [row.value for row in rows_by_file(path)[path]]
+    if not rows or not is_judged_table(rows[0]):
+        raise JudgedFileError(f"{path} is no table of judged groups.", "Give a file that `gavel score --out` wrote.")
+    return groups_of_rows(rows)
 
 
-def is_judged_table(row: dict[str, Any]) -> bool:
+def is_judged_table(row: Mapping[str, Any]) -> bool:
     """Whether a row belongs to such a table."""
     return {"trajectory", "group_record"} <= row.keys()
 
 
-def groups_of_rows(rows: Sequence[dict[str, Any]]) -> Iterator[TrajectoryGroup]:
-    """The groups in the rows of a table of judged groups, in order."""
-    record: dict[str, Any] = {}
-    members: list[Any] = []
+def groups_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[TrajectoryGroup]:
+    """The groups in the rows of a table of judged groups, in order; records may be JSON or read already."""
+    records: list[dict[str, Any]] = []
     for row in rows:
-        if row["group_record"]:
-            if record:
-                yield TrajectoryGroup.model_validate(record | {"trajectories": members})
-            record, members = json.loads(row["group_record"]), []
-            check_version(record)
-            record.pop("format_version", None)
-        if not record:
-            raise TableError("the table's first row holds no group.", "Restore the file, or score again.")
-        if row["trajectory"]:
-            members.append(json.loads(row["trajectory"]))
-    if record:
-        yield TrajectoryGroup.model_validate(record | {"trajectories": members})
+        cells: list[Any] = [row.get(name) for name in ("group_record", "trajectory")]
+        cells = [json.loads(cell) if isinstance(cell, str) and cell else cell for cell in cells]
+        record, trajectory = cells
+        if record:
+            records.append({**record, "trajectories": []})
+        if not records:
+            raise JudgedFileError("the table's first row holds no group.", "Restore the file, or score again.")
+        if trajectory:
+            records[-1]["trajectories"].append(trajectory)
+    return [from_row(record) for record in records]
 
 
 def _rows(number: int, group: TrajectoryGroup) -> Iterator[dict[str, Any]]:
-    record = {"format_version": RECORD_VERSION, **json.loads(group.model_copy(update={"trajectories": []}).to_json())}
-    first = {"group": number, "group_record": json.dumps(record)}
-    if not group.trajectories:
-        yield dict.fromkeys(COLUMNS) | first
+    """A row for each member; the first, or the only one of an empty group, also has the rest of the group's record."""
+    first: dict[str, Any] = {"group_record": to_line(group.model_copy(update={"trajectories": []}))}
     for member, trajectory in enumerate(group, 1):
-        row = dict.fromkeys(COLUMNS) | {"group": number, "member": member} | _member_row(trajectory)
-        yield row | (first if member == 1 else {})
-
-
-def _member_row(trajectory: Trajectory) -> dict[str, Any]:
-    judgement = trajectory.judgement
-    independent = trajectory.metrics.get("independent_reward")
-    row: dict[str, Any] = {
-        "status": "scored" if trajectory.reward is not None else "unscored",
-        "independent_reward": None if independent is None else float(independent),
-        "trajectory": trajectory.to_json(),
-    }
-    if judgement is not None:
-        row |= {
+        judgement = trajectory.judgement or Judgement()
+        independent = trajectory.metrics.get("independent_reward")
+        yield first | {
+            "group": number,
+            "member": member,
             "score": judgement.score,
             "standard_error": judgement.standard_error,
+            "status": "unscored" if trajectory.reward is None else "scored",
             "reason": _text(judgement.reason),
             "flags": "; ".join(judgement.flags),
             "explanation": _text(judgement.explanation),
+            "independent_reward": None if independent is None else float(independent),
+            "trajectory": trajectory.to_json(),
         }
-    return row
+        first = {}
+    if first:
+        yield first | {"group": number}
 
 
 def _text(text: str | None) -> str | None:
@@ -144,16 +136,6 @@ def _text(text: str | None) -> str | None:
     return text and text.encode("utf-8", "replace").decode()
 
 
-def _parquet() -> tuple[Any, Any]:
-    try:
-        import pyarrow  # pyright: ignore[reportMissingTypeStubs]
-        from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
-    except ImportError as error:
-        raise TableError("Parquet files need pyarrow.", install_line("parquet")) from error
-    return pyarrow, parquet
-
-
-STORE_SUFFIX = ".zst"
 _OTHER = "Choose another file with --out, or replace it with --fresh."
 _BEGINNING = b'{"format_version":'
 """Prefix of every line."""
@@ -161,38 +143,29 @@ _LINES = ("", ".jsonl", ".ndjson")
 """Suffixes of JSON lines."""
 
 
-class JudgedFileError(GavelError):
-    """The output of a scoring run cannot be written, or holds other content."""
-
-
 class JudgedFile:
     """Judged groups in one file, by the index of the input group."""
 
     def __init__(self, path: Path, settings: Mapping[str, JsonValue], *, is_input: bool = False) -> None:
-        """`settings`: of the judge; a file judged with other settings is rejected. `is_input`: the groups are read from
-        this file, which is replaced only when all are judged.
+        """`settings`: of the judge; a file judged with other settings is rejected. `is_input`: the groups, judged
+        before, are read from this file, which is replaced only when all are judged again.
 
         Raises `JudgedFileError` for a suffix that names a format that cannot be written.
         """
         self.path = path.resolve() if path.is_symlink() else path
-        self.settings: dict[str, Any] = json.loads(json.dumps(settings))
         if path.suffix not in (*_LINES, STORE_SUFFIX, *TABLE_SUFFIXES):
             raise JudgedFileError(
                 f"{path}: judged groups are not written as {path.suffix}.",
                 "Name a file that ends in .jsonl, .jsonl.zst, .parquet or .csv (which spreadsheets open).",
             )
-        whole = path.suffix == STORE_SUFFIX or path.suffix in TABLE_SUFFIXES or is_input
-        self._journal = self.path.with_name(f"{self.path.name}.partial.jsonl") if whole else self.path
+        self._settings = settings
         self._is_input = is_input
-        if is_input and not self._holds_groups():
-            raise JudgedFileError(
-                f"{path} is the input, and is written in another format: judged groups would replace its rows.",
-                "Name another file with --out.",
-            )
+        is_journal = path.suffix in _LINES and not is_input
+        self._journal = self.path if is_journal else self.path.with_name(f"{self.path.name}.partial.jsonl")
+        self._file: BinaryIO | None = None
+        self._groups: dict[int, TrajectoryGroup] = {}
         self.earlier: frozenset[int] = frozenset()
         """Indices of the groups that an earlier run judged."""
-        self._groups: dict[int, TrajectoryGroup] = {}
-        self._file: BinaryIO | None = None
 
     def __len__(self) -> int:
         """Number of groups stored so far."""
@@ -205,29 +178,51 @@ class JudgedFile:
         content. Raises `JudgedFileError` for a file that cannot be written, that another process writes, or that holds
         anything but judgements of `groups` with these settings.
         """
-        try:
-            with self._os_errors():
-                if self.path.is_dir():
-                    raise IsADirectoryError("it is a directory")
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._open()
+        with self._os_errors():
+            if self.path.is_dir():
+                raise IsADirectoryError("it is a directory")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._open()
+            try:
                 if fresh:
                     os.ftruncate(self._fd, 0)
                     if self._journal != self.path and not self._is_input:
                         self.path.unlink(missing_ok=True)
-                self._groups = self._match_groups(groups, list(self._read_earlier(self._journal_bytes())))
-                self.earlier = frozenset(self._groups)
-                self._rewrite_journal()
-        except JudgedFileError:
-            self.close()
-            raise
+                self._groups = self.peek(groups)
+                kept = b"".join(_line(self._groups[index]) for index in sorted(self._groups))
+                if kept != self._journal.read_bytes():  # unfinished lines, groups to judge again, or a finished run's
+                    write_atomically(self._journal, kept)
+                    old, self._file = self._file, self._open()
+                    old.close()
+            except BaseException:
+                self.close()
+                raise
+        self.earlier = frozenset(self._groups)
         return dict(self._groups)
 
     def peek(self, groups: Sequence[TrajectoryGroup]) -> dict[int, TrajectoryGroup]:
         """Returns the same as `begin` without writing. Raises `JudgedFileError` as `begin` does."""
+        if self._is_input and any(group.judgement is None for group in groups):
+            raise JudgedFileError(
+                f"{self.path} is the input, and not judged yet: judged groups would replace its rows.",
+                "Name another file with --out.",
+            )
+        indices: dict[str, list[int]] = {}
+        for index, group in enumerate(groups):
+            indices.setdefault(_content(group), []).append(index)
+        judged: dict[int, TrajectoryGroup] = {}
         with self._os_errors():
-            data = self._journal.read_bytes() if self._journal.is_file() else b""
-            return self._match_groups(groups, list(self._read_earlier(data)))
+            for group in self._read():
+                if group.judgement is None:
+                    raise JudgedFileError(f"{self.path} exists and holds groups that are not judged.", _OTHER)
+                check_settings(self.path, group, self._settings, _OTHER)
+                if (of_content := indices.get(_content(group))) is None:
+                    raise JudgedFileError(
+                        f"{self.path} holds judgements of groups that the input does not have.", _OTHER
+                    )
+                if of_content and _is_final(group):
+                    judged[of_content.pop(0)] = group
+        return judged
 
     def append(self, index: int, group: TrajectoryGroup) -> None:
         """Adds the judgement of the input group `index`; it is on disk when this returns."""
@@ -241,106 +236,52 @@ class JudgedFile:
         groups = [self._groups[index] for index in sorted(self._groups)]
         with self._os_errors():
             with replacing(self.path, durable=True) as unfinished:
-                self._write(unfinished, groups)
+                if self.path.suffix in TABLE_SUFFIXES:
+                    write_table(unfinished, groups, self.path.suffix)
+                elif self.path.suffix == STORE_SUFFIX:
+                    TrajectoryStore(unfinished).extend(groups)
+                else:
+                    unfinished.write_bytes(b"".join(map(_line, groups)))
             if self._journal != self.path:
                 self._journal.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
         """Closes the file, and deletes it if nothing was judged."""
-        if self._file is None:
-            return
-        if not os.fstat(self._fd).st_size:
-            self._journal.unlink(missing_ok=True)
-        self._file.close()
-        self._file = None
+        if self._file is not None:
+            if not os.fstat(self._fd).st_size:
+                self._journal.unlink(missing_ok=True)
+            self._file.close()
+            self._file = None
 
     @property
     def _fd(self) -> int:
         assert self._file is not None
         return self._file.fileno()
 
-    def _open(self) -> None:
-        self._file = self._journal.open("ab+", buffering=0)
+    def _open(self) -> BinaryIO:
+        """Opens and locks the journal."""
+        file = self._journal.open("ab+", buffering=0)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            self._file.close()
-            self._file = None
+            file.close()
             raise JudgedFileError(
                 f"{self.path} is being written by another `gavel score`.", "Wait for it, or choose another --out."
             ) from error
+        return file
 
-    def _holds_groups(self) -> bool:
-        """Whether the file is in a form that `finish` writes."""
-        if self.path.suffix not in (STORE_SUFFIX, *TABLE_SUFFIXES):
-            with self.path.open("rb") as file:
-                return file.read(len(_BEGINNING)) == _BEGINNING
+    def _read(self) -> Iterator[TrajectoryGroup]:
+        """The groups of the finished file, then those of the journal, without a line that was left unfinished."""
         try:
-            return next(_read_whole(self.path), None) is not None
-        except (GavelError, ValueError, KeyError):
-            return False
-
-    def _journal_bytes(self) -> bytes:
-        return os.pread(self._fd, os.fstat(self._fd).st_size, 0)
-
-    def _read_earlier(self, journal: bytes) -> Iterator[TrajectoryGroup]:
-        """The groups of the finished file, then those of the journal."""
-        if self._journal != self.path and self.path.exists() and not self._is_input:
-            try:
-                yield from _read_whole(self.path)
-            except (GavelError, ValueError, KeyError) as error:
-                raise JudgedFileError(f"{self.path} exists and holds no judged groups.", _OTHER) from error
-        lines = journal.split(b"\n")
-        for number, line in enumerate(lines[:-1], 1):  # the part after the last line break is empty or unfinished
-            try:
-                yield from_row(json.loads(line))
-            except (ValueError, RecordVersionError, NotANumberError) as error:
-                raise JudgedFileError(f"{self._journal}:{number} holds no judged group.", _OTHER) from error
-        first = lines[0][: len(_BEGINNING)]
-        if len(lines) == 1 and not _BEGINNING.startswith(first):
-            raise JudgedFileError(f"{self._journal} exists and holds no judged groups.", _OTHER)
-
-    def _match_groups(
-        self, groups: Sequence[TrajectoryGroup], on_file: Sequence[TrajectoryGroup]
-    ) -> dict[int, TrajectoryGroup]:
-        """The groups on file among `groups`, by index; the last of several judgements of a group."""
-        indices: dict[str, list[int]] = {}
-        for index, group in enumerate(groups):
-            indices.setdefault(_content(group), []).append(index)
-        found: dict[str, list[TrajectoryGroup]] = {}
-        for group in on_file:
-            key = _content(group)
-            if group.judgement is None:
-                raise JudgedFileError(f"{self.path} exists and holds groups that are not judged.", _OTHER)
-            check_settings(self.path, group, self.settings, _OTHER)
-            if key not in indices:
-                raise JudgedFileError(f"{self.path} holds judgements of groups that the input does not have.", _OTHER)
-            found.setdefault(key, []).append(group)
-        matched: dict[int, TrajectoryGroup] = {}
-        for key, judged in found.items():
-            matched |= dict(zip(indices[key], [one for one in judged if _is_final(one)], strict=False))
-        return matched
-
-    def _rewrite_journal(self) -> None:
-        """Rewrites the journal without unfinished lines and groups to judge again."""
-        kept = b"".join(_line(self._groups[index]) for index in sorted(self._groups))
-        if kept == self._journal_bytes():
-            return
-        old = self._file
-        write_atomically(self._journal, kept)
-        self._open()
-        if old is not None:
-            old.close()
-
-    def _write(self, path: Path, groups: Sequence[TrajectoryGroup]) -> None:
-        if self.path.suffix in TABLE_SUFFIXES:
-            write_table(path, groups, self.path.suffix)
-        elif self.path.suffix == STORE_SUFFIX:
-            TrajectoryStore(path).extend(groups)
-        else:
-            with path.open("wb") as stream:
-                stream.writelines(_line(group) for group in groups)
+            if self._journal != self.path and not self._is_input and self.path.exists():
+                yield from read_table(self.path) if self.path.suffix in TABLE_SUFFIXES else TrajectoryStore(self.path)
+            *lines, unfinished = self._journal.read_bytes().split(b"\n") if self._journal.is_file() else [b""]
+            yield from (from_row(json.loads(line)) for line in lines)
+            if not unfinished.startswith(_BEGINNING) and not _BEGINNING.startswith(unfinished):
+                raise ValueError
+        except (GavelError, ValueError, KeyError) as error:
+            raise JudgedFileError(f"{self.path} exists and holds no judged groups.", _OTHER) from error
 
     @contextmanager
     def _os_errors(self) -> Generator[None]:
@@ -354,12 +295,12 @@ class JudgedFile:
 class JudgedStream:
     """Judged groups on standard output or a device, as JSON lines in input order; nothing is read back."""
 
+    earlier: frozenset[int] = frozenset()
+
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._waiting: dict[int, TrajectoryGroup] = {}
         self._next = 0
-
-        self.earlier: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return self._next + len(self._waiting)
@@ -367,27 +308,25 @@ class JudgedStream:
     def begin(self, groups: Sequence[TrajectoryGroup], *, fresh: bool = False) -> dict[int, TrajectoryGroup]:
         return {}
 
-    def peek(self, groups: Sequence[TrajectoryGroup]) -> dict[int, TrajectoryGroup]:
-        return {}
+    peek = begin
 
     def append(self, index: int, group: TrajectoryGroup) -> None:
         """Writes the group once all before it are written."""
         self._waiting[index] = group
         while self._next in self._waiting:
-            self._write(self._waiting.pop(self._next))
+            self._write(self._next)
             self._next += 1
-
-    def finish(self) -> None:
-        self.close()
 
     def close(self) -> None:
         """Writes the groups that wait for ones that were not judged."""
         for index in sorted(self._waiting):
-            self._write(self._waiting.pop(index))
+            self._write(index)
 
-    def _write(self, group: TrajectoryGroup) -> None:
+    finish = close
+
+    def _write(self, index: int) -> None:
         try:
-            self._stream.write(_line(group))
+            self._stream.write(_line(self._waiting.pop(index)))
             self._stream.flush()
         except OSError as error:
             raise JudgedFileError(
@@ -417,10 +356,6 @@ def _line(group: TrajectoryGroup) -> bytes:
     return f"{to_line(group)}\n".encode()
 
 
-def _read_whole(path: Path) -> Iterator[TrajectoryGroup]:
-    return read_table(path) if path.suffix in TABLE_SUFFIXES else TrajectoryStore(path).read()
-
-
 def _content(group: TrajectoryGroup) -> str:
     """A digest of the group's content apart from judging."""
     record: dict[str, Any] = json.loads(group.to_json())
@@ -437,10 +372,11 @@ def scored_already(
 ) -> dict[int, TrajectoryGroup]:
     """The groups of a judged file that this judge (by its settings) has scored finally, by index. Raises
     `JudgedFileError` if another judge did."""
-    found = {index: group for index, group in enumerate(groups) if _is_final(group)}
-    found = {index: group for index, group in found.items() if any(each.reward is not None for each in group)}
-    for group in found.values():
-        check_settings(file, group, settings, "Leave --retry-unscored out to judge all of it, or name that judge.")
+    found: dict[int, TrajectoryGroup] = {}
+    for index, group in enumerate(groups):
+        if _is_final(group) and any(each.reward is not None for each in group):
+            check_settings(file, group, settings, "Leave --retry-unscored out to judge all of it, or name that judge.")
+            found[index] = group
     return found
 
 

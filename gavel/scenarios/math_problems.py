@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from gavel.scenarios.formats.files import rows_by_file
-from gavel.scenarios.formats.row import Row, is_object
+from gavel.scenarios.formats.row import is_object
 from gavel.scenarios.library.word_math import scenario_of
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
@@ -43,26 +43,21 @@ def scenario_at(address: str) -> Scenario:
 def _tasks(files: list[Path]) -> list[Task]:
     """One task per problem, without duplicates."""
     tasks: dict[str, Task] = {}
-    for file in files:
-        for row in rows_by_file(file)[file]:
-            task = _task(row)
-            tasks.setdefault(task.id, task)
+    for row in (row for file in files for row in rows_by_file(file)[file]):
+        if not is_object(row.value, "question", "answer"):
+            raise ScenarioError(
+                f"{row.where} is no problem: it has no question and answer",
+                'A row looks like {"question": "…", "answer": "… #### 72"}.',
+            )
+        question, solution = str(row.value["question"]).strip(), str(row.value["answer"]).strip()
+        found = _ANSWER.search(solution)
+        if found is None or not question:
+            raise ScenarioError(
+                f"{row.where}: the answer {solution[-60:]!r} does not end with '#### ' and a number",
+                "Write each answer as … #### 72.",
+            )
+        task = Task(user=question, data={"answer": found[1].replace(",", "")}, reference=solution)
+        tasks.setdefault(task.id, task)
     if not tasks:
         raise ScenarioError(f"{', '.join(map(str, files))} holds no problems", "A row has question and answer.")
     return list(tasks.values())
-
-
-def _task(row: Row) -> Task:
-    if not is_object(row.value, "question", "answer"):
-        raise ScenarioError(
-            f"{row.where} is no problem: it has no question and answer",
-            'A row looks like {"question": "…", "answer": "… #### 72"}.',
-        )
-    question, solution = str(row.value["question"]).strip(), str(row.value["answer"]).strip()
-    found = _ANSWER.search(solution)
-    if found is None or not question:
-        raise ScenarioError(
-            f"{row.where}: the answer {solution[-60:]!r} does not end with '#### ' and a number",
-            "Write each answer as … #### 72.",
-        )
-    return Task(user=question, data={"answer": found[1].replace(",", "")}, reference=solution)

@@ -78,24 +78,20 @@ def mcp(
 
     Raises `McpError` for an address that is neither.
     """
-    if isinstance(address, str) and address.partition("://")[0] in ("http", "https"):
-        if env or cwd:
-            raise McpError(f"env and cwd are for a command, and {address} is a URL.", "Leave them out.")
-        command, url = (), address
-    else:
-        try:
-            command, url = tuple(shlex.split(address) if isinstance(address, str) else address), None
-        except ValueError as error:
-            raise McpError(f"the command {address} cannot be read: {error}.", "Close its quotes.") from error
-        if headers:
-            raise McpError("headers are for a URL, and this server is a command.", "Pass env={…} instead.")
-        if not command:
-            raise McpError(
-                "the address of an MCP server is empty.", 'Give a command or a URL: gavel.mcp("uvx server").'
-            )
+    is_url = isinstance(address, str) and address.startswith(("http://", "https://"))
+    if is_url and (env or cwd):
+        raise McpError(f"env and cwd are for a command, and {address} is a URL.", "Leave them out.")
+    if headers and not is_url:
+        raise McpError("headers are for a URL, and this server is a command.", "Pass env={…} instead.")
+    try:
+        command = () if is_url else tuple(shlex.split(address) if isinstance(address, str) else address)
+    except ValueError as error:
+        raise McpError(f"the command {address} cannot be read: {error}.", "Close its quotes.") from error
+    if not is_url and not command:
+        raise McpError("the address of an MCP server is empty.", 'Give a command or a URL: gavel.mcp("uvx server").')
     return McpServer(
         command=command,
-        url=url,
+        url=str(address) if is_url else None,
         env=dict(env or {}),
         cwd=None if cwd is None else Path(cwd),
         headers=dict(headers or {}),
@@ -135,17 +131,10 @@ async def survey(server: McpServer) -> McpSurvey:
     """Lists what the server offers. Raises `McpError` if it cannot be reached, or has nothing for an agent to use."""
     async with server.session() as session:
         names = {schema["function"]["name"] for schema in session.schemas}
-        listed: dict[str, str] = {}
-        for name in ("list_resources", "list_prompts"):
-            if name in names:
-                result = await session.call(name, "{}")
-                listed[name] = "" if result.error else result.content[:_LONGEST]
-        found = McpSurvey(
-            session.schemas,
-            (session.instructions or "")[:_LONGEST],
-            listed.get("list_resources", ""),
-            listed.get("list_prompts", ""),
-        )
-    if not names - {*_OF_A_CLIENT} and not found.resources:
+        listed = {"list_resources": "", "list_prompts": ""}
+        for name in listed.keys() & names:
+            result = await session.call(name, "{}")
+            listed[name] = "" if result.error else result.content[:_LONGEST]
+    if not names - {*_OF_A_CLIENT} and not listed["list_resources"]:
         raise McpError(f"the MCP server {server} has neither tools nor resources.", "Try it by hand, or name another.")
-    return found
+    return McpSurvey(session.schemas, (session.instructions or "")[:_LONGEST], *listed.values())

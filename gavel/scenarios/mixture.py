@@ -9,10 +9,12 @@ n groups a scenario of share p has floor(np) or ceil(np) of them, and np on aver
 seed and the step alone.
 """
 
+import bisect
 import itertools
 import math
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,13 +54,14 @@ class Mixture:
                 "Name each scenario once, and give two different ones different names.",
             )
         self.name = SEPARATOR.join(names)
-        self.weights = {name: _by_step(name, (weights or {}).get(name, 1.0)) for name in names}
-        if unknown := next((name for name in weights or {} if name not in names), None):
+        given = weights or {}
+        if unknown := next((name for name in given if name not in names), None):
             raise ScenarioError(
                 f"{unknown!r} has a weight, and is none of the scenarios", f"There are: {', '.join(names)}."
             )
-        steps = sorted({0, *(step for by_step in self.weights.values() for step in by_step)})
-        if empty := [step for step in steps if not any(self.weights_at(step).values())]:
+        self.weights = {name: _by_step(name, given.get(name, 1.0)) for name in names}
+        steps = {0, *(step for by_step in self.weights.values() for step in by_step)}
+        if empty := [step for step in sorted(steps) if not any(self.weights_at(step).values())]:
             raise ScenarioError(
                 f"at step {empty[0]} every scenario of the mixture has the weight 0",
                 "Give one of them a weight above 0 from step 0 on.",
@@ -85,8 +88,8 @@ class Mixture:
 
     def weights_at(self, step: int) -> dict[str, float]:
         """Each scenario's weight at a step; they need not sum to 1."""
-        begun = {name: [first for first in by_step if first <= step] for name, by_step in self.weights.items()}
-        return {name: self.weights[name][max(steps)] if steps else 0.0 for name, steps in begun.items()}
+        latest = {name: max((at for at in each if at <= step), default=None) for name, each in self.weights.items()}
+        return {name: 0.0 if at is None else self.weights[name][at] for name, at in latest.items()}
 
     def plan(self, count: int, *, seed: int, step: int) -> list[PlannedTask]:
         """The tasks of the `count` groups of a step; a single scenario gives at most as many as it has."""
@@ -94,16 +97,17 @@ class Mixture:
             (scenario,) = self.scenarios
             return [PlannedTask(scenario, task) for task in scenario.sample("train", count, seed=seed, step=step)]
         chooser = random.Random(f"{self.name}/mixture/{seed}/{step}")
-        weights = self.weights_at(step)
-        ends = [*itertools.accumulate(weights[each.name] for each in self.scenarios)]
+        ends = [*itertools.accumulate(self.weights_at(step).values())]
         offset = chooser.random()
-        drawn = [
-            next(number for number, end in enumerate(ends) if (offset + k) / count * ends[-1] < end)
-            for k in range(count)
-        ]
-        planned = [
-            task for number, each in enumerate(self.scenarios) for task in _tasks(each, drawn.count(number), seed, step)
-        ]
+        planned: list[PlannedTask] = []
+        drawn = Counter(bisect.bisect_right(ends, (offset + k) / count * ends[-1]) for k in range(count))
+        for number, scenario in enumerate(self.scenarios):
+            left, repeat = drawn[number], 0
+            while left:
+                again = seed if not repeat else seed_of(seed, "repeat", repeat)
+                tasks = scenario.sample("train", left, seed=again, step=step)
+                planned += [PlannedTask(scenario, task, repeat) for task in tasks]
+                left, repeat = left - len(tasks), repeat + 1
         chooser.shuffle(planned)
         return planned
 
@@ -146,17 +150,6 @@ def read_weights(weights: Mapping[str, float]) -> dict[str, Weight]:
         at, name = (int(step), name) if colon and step.isdecimal() else (0, key)
         found.setdefault(name, {})[at] = weight
     return {name: dict(sorted(by_step.items())) for name, by_step in found.items()}
-
-
-def _tasks(scenario: Scenario, count: int, seed: int, step: int) -> list[PlannedTask]:
-    found: list[PlannedTask] = []
-    repeat = 0
-    while len(found) < count:
-        again = seed if not repeat else seed_of(seed, "repeat", repeat)
-        drawn = scenario.sample("train", count - len(found), seed=again, step=step)
-        found += [PlannedTask(scenario, task, repeat) for task in drawn]
-        repeat += 1
-    return found
 
 
 def _by_step(name: str, weight: Weight) -> dict[int, float]:

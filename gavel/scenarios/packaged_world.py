@@ -30,20 +30,22 @@ def parsed(scheme: str, address: str, options: type[_O], *, all_known: bool = Fa
     `all_known`: other arguments are rejected. Raises `ScenarioError` for options of another form.
     """
     name, _, query = address.partition("?")
-    pairs = parse_qsl(query, keep_blank_values=True)
-    given = dict(pairs)
     there = f"Options are {', '.join(options.model_fields)}"
-    for number, (key, value) in enumerate(pairs):
-        is_again = key in dict(pairs[:number])
-        if is_again or (key in options.model_fields and not value):
+    own: dict[str, str] = {}
+    rest: dict[str, Any] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        is_own, is_again = key in options.model_fields, key in own or key in rest
+        if is_again or (is_own and not value):
             raise ScenarioError(
                 f"{scheme}:{address}: {key} is given {'twice' if is_again else 'no value'}",
                 "Give each option once, as name=value.",
             )
-    own = {key: value for key, value in given.items() if key in options.model_fields}
-    rest = {key: _value(value) for key, value in given.items() if key not in own}
-    if rest and all_known:
-        raise ScenarioError(f"{scheme}:{address}: {min(rest)} is no option", f"{there}.")
+        if is_own:
+            own[key] = value
+        elif all_known:
+            raise ScenarioError(f"{scheme}:{address}: {key} is no option", f"{there}.")
+        else:
+            rest[key] = _value(value)
     try:
         return name, options.model_validate(own), rest
     except ValidationError as error:
@@ -64,10 +66,8 @@ class SeedOptions(BaseModel):
         """The training tasks and the held-out tasks, each drawn from its seed."""
         first = self.seed * SEED_BLOCK
         later = first + SEED_BLOCK // 2
-        return (
-            DrawnTasks(range(first, first + self.tasks), draw),
-            DrawnTasks(range(later, later + self.held_out), draw),
-        )
+        train, held_out = range(first, first + self.tasks), range(later, later + self.held_out)
+        return DrawnTasks(train, draw), DrawnTasks(held_out, draw)
 
 
 def installed(module: str, distribution: str, what: str) -> ModuleType:

@@ -13,18 +13,18 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from openai.types.chat.chat_completion import Choice
 
-from gavel.base.errors import GavelError, contain_cancellation
+from gavel.base.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
-from gavel.scenarios.deadline import Deadline, StuckError, name_of, unless_stuck
+from gavel.scenarios.deadline import Deadline, LateError, StuckError, in_time, name_of, unless_stuck
 from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, ToolWorld, World
 from gavel.scenarios.episode import Episode, NoTurnError
 from gavel.scenarios.mcp import McpServer
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.scenario import OwnRollout, Scenario
 from gavel.scenarios.simulated_user import Person
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import (
@@ -33,14 +33,13 @@ from gavel.scenarios.tools import (
     ToolResult,
     arguments_for,
     described,
+    failed_call,
     no_such_tool,
-    tool_error,
 )
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import Trajectory, to_messages
 
 CHARACTERS_PER_TOKEN = 4
 """Approximate characters per token, for a conversation whose tokens the server does not count."""
-Status = Literal["finished", "truncated", "failed"]
 
 
 async def rollout(
@@ -64,14 +63,12 @@ async def rollout(
     episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens, model=model, fields=fields or {})
     episode.call_seconds = scenario.call_seconds
     episode.trajectory.metadata = {"scenario": scenario.name, "task": task.model_dump(mode="json")}
-    if scenario.rollout is not None:
-        work = _play_own_rollout(model, scenario, episode)
+    if scenario.rollout is None:
+        work, what = _Play(model, scenario, episode).play(), "an episode"
     else:
-        work = _Play(model, scenario, episode).play()
+        work, what = _play_own_rollout(scenario.rollout, scenario, episode), name_of(scenario.rollout)
     try:
-        whose = f"the scenario {scenario.name}"
-        what = f"an episode of {whose}" if scenario.rollout is None else f"{name_of(scenario.rollout)} of {whose}"
-        first, *further = await _run_contained(work, episode.trajectory, what)
+        first, *further = await _run_contained(work, episode.trajectory, f"{what} of the scenario {scenario.name}")
     finally:
         episode.plain_calls.close()
     if others is not None:
@@ -115,20 +112,6 @@ class EpisodeTools:
             return result
         left_out = f"{whole - self._most:,} of {whole:,} characters left out"
         return replace(result, content=f"{result.content[: self._most]}\n… {left_out}")
-
-    async def answer(self, choice: Choice, trajectory: Trajectory) -> bool:
-        """Runs the turn's tool calls and adds their results to the trajectory; returns whether one ended the
-        episode."""
-        over = False
-        for call in choice.message.tool_calls or ():
-            if call.type != "function":
-                raise GavelError(f"tool calls of type {call.type} are not supported")
-            result = await self.call(call.function.name, call.function.arguments)
-            trajectory.metrics["tool_errors"] += result.error
-            over = over or result.done
-            answer = {"role": "tool", "tool_call_id": call.id, "content": result.content}
-            trajectory.messages_and_choices.append(answer)
-        return over
 
     def add(self, schema: Message, call: Callable[[str], Awaitable[ToolResult]]) -> None:
         name = schema["function"]["name"]
@@ -176,24 +159,80 @@ async def episode_tools(
 
 async def _within(world: ToolWorld, name: str, seconds: float, arguments: str) -> ToolResult:
     """The answer of a world's tool; a tool error if that takes longer than `seconds`, or raises."""
-    limit = Deadline(seconds, f"the tool {name}")
     try:
-        async with limit:
-            return await contain_cancellation(world.call(name, arguments))
+        return await in_time(world.call(name, arguments), seconds, f"the tool {name}")
     except GavelError:
         raise
     except (Exception, SystemExit) as error:
-        if limit.expired():
-            return tool_error(f"{name} did not answer within {seconds:g} s")
-        return tool_error(f"{name} failed: {described(error)}")
+        return failed_call(name, error, seconds)
+
+
+class Conversation:
+    """An agent's conversation in an episode, which grows by its turns and by what its tools answer."""
+
+    def __init__(
+        self, episode: Episode, model: ChatModel, trajectory: Trajectory, tools: EpisodeTools, *, trained: bool = True
+    ) -> None:
+        """`trained`: the turns are the policy's own; else they become plain messages."""
+        self.client = model.openai_client()
+        self.served_as = model.get_inference_name()
+        self.tokens = 0
+        """Of the conversation up to the latest turn, by its server; 0 = not counted."""
+        self._episode = episode
+        self._trajectory = trajectory
+        self._tools = tools
+        self._trained = trained
+        trajectory.tools = tools.schemas or None
+        trajectory.metrics.update(turns=0, tool_errors=0)
+
+    async def take_turn(self, seed: int | None) -> Choice | None:
+        """Samples the next turn; the `seed` of the first one counts up. None if the conversation has outgrown the
+        model's context. That and a turn cut at its token limit make the trajectory truncated. Raises `NoTurnError`."""
+        trajectory, turns = self._trajectory, int(self._trajectory.metrics["turns"])
+        try:
+            reply, choice = await self._episode.sample(
+                self.client,
+                self.served_as,
+                trajectory.messages(),
+                self._tools.schemas,
+                seed=None if seed is None else seed + turns,
+                fields=self._episode.fields if self._trained else None,
+            )
+        except NoTurnError as error:
+            if not turns or not error.is_too_long:
+                raise
+            self.truncate(f"the conversation outgrew the model's context: {error.__cause__}")
+            return None
+        trajectory.messages_and_choices += [choice] if self._trained else to_messages([choice])
+        trajectory.metrics["turns"] = turns + 1
+        trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
+        self.tokens = reply.usage.total_tokens if reply.usage else 0
+        if choice.finish_reason == "length":
+            self.truncate("a turn reached its token limit")
+        return choice
+
+    async def answer_calls(self, choice: Choice) -> bool:
+        """Runs the turn's tool calls and appends their results; returns whether one ended the episode."""
+        over = False
+        for call in choice.message.tool_calls or ():
+            if call.type != "function":
+                raise GavelError(f"tool calls of type {call.type} are not supported")
+            result = await self._tools.call(call.function.name, call.function.arguments)
+            self._trajectory.metrics["tool_errors"] += result.error
+            over = over or result.done
+            answer = {"role": "tool", "tool_call_id": call.id, "content": result.content}
+            self._trajectory.messages_and_choices.append(answer)
+        return over
+
+    def truncate(self, reason: str) -> None:
+        self._trajectory.status, self._trajectory.status_reason = "truncated", reason
 
 
 class _Play:
     """One episode of the agent loop."""
 
     def __init__(self, model: ChatModel, scenario: Scenario, episode: Episode) -> None:
-        self._client = model.openai_client()
-        self._name = model.get_inference_name()
+        self._model = model
         self._scenario = scenario
         self._episode = episode
         self._trajectory = episode.trajectory
@@ -201,10 +240,9 @@ class _Play:
         make = scenario.environment
         self._world = None if make is None else World(make, episode, scenario.call_seconds)
         self._person: Person | None = None
-        self._steps = 0
-        self._tokens = 0
 
     async def play(self) -> list[Trajectory]:
+        trajectory, world = self._trajectory, self._world
         limit = Deadline(self._scenario.max_seconds, "the episode")
         try:
             try:
@@ -213,130 +251,84 @@ class _Play:
             except TimeoutError:
                 if not limit.expired():
                     raise
-                self._end("truncated", f"the episode took longer than {self._scenario.max_seconds:g} s")
-            if self._world is not None and self._trajectory.status != "failed":
-                self._trajectory.metrics |= await self._world.outcome()
-        except OutcomeError as error:
-            self._trajectory.metrics[NO_OUTCOME] = True
-            self._end("failed", error.message)
-        except GavelError as error:  # raised by the world, or by a server of tools
-            self._end("failed", error.message)
+                trajectory.status = "truncated"
+                trajectory.status_reason = f"the episode took longer than {self._scenario.max_seconds:g} s"
+            if world is not None and trajectory.status != "failed":
+                trajectory.metrics |= await world.outcome()
+        except GavelError as error:  # raised by the model's server, by the world, or by a server of tools
+            if isinstance(error, OutcomeError):
+                trajectory.metrics[NO_OUTCOME] = True
+            trajectory.status, trajectory.status_reason = "failed", error.message
         finally:
-            if self._world is not None and (problem := await self._world.close()) is not None:
-                self._trajectory.log(f"the environment was not closed: {problem}")
-        return [self._trajectory]
+            if world is not None and (problem := await world.close()) is not None:
+                trajectory.log(f"the environment was not closed: {problem}")
+        return [trajectory]
 
     async def _act(self) -> None:
         """Plays from the first message to the last."""
+        scenario, trajectory, seed = self._scenario, self._trajectory, self._episode.seed
+        trajectory.messages_and_choices = [*await self._open()]
+        limits, most = scenario.call_seconds, scenario.max_tool_characters
+        async with episode_tools(scenario.toolbox, scenario.servers, self._world, self._episode, limits, most) as tools:
+            conversation, steps = Conversation(self._episode, self._model, trajectory, tools), 0
+            for _ in range(scenario.max_turns):
+                choice = await conversation.take_turn(seed)
+                if choice is None or choice.finish_reason == "length":
+                    return
+                tokens, most_tokens = conversation.tokens, scenario.max_tokens
+                if not tokens and most_tokens is not None:  # some servers report no counts
+                    tokens = len(json.dumps(trajectory.messages(), ensure_ascii=False)) // CHARACTERS_PER_TOKEN
+                if calls := choice.message.tool_calls:
+                    steps += len(calls)
+                    over = await conversation.answer_calls(choice)
+                else:
+                    steps += 1
+                    over = await self._hear(choice.message.content or "")
+                if over:
+                    return
+                if scenario.max_steps is not None and steps >= scenario.max_steps:
+                    return conversation.truncate(f"{scenario.max_steps} steps of the world were used up")
+                if most_tokens is not None and tokens >= most_tokens:
+                    return conversation.truncate(
+                        f"the conversation has {tokens:,} tokens, at most {most_tokens:,} are allowed"
+                    )
+            conversation.truncate(f"{scenario.max_turns} turns were used up")
+
+    async def _open(self) -> list[Message]:
+        """The first messages; the world and the person exist from now on."""
         observation = None if self._world is None else await self._world.reset()
         words = self._episode.task.user
         if self._scenario.user is not None:
             self._person = self._scenario.user.meet(self._episode)
             words = words or await self._person.open()
-        opening = "\n\n".join(text for text in (words, observation) if text)
-        messages: list[Message] = [{"role": "user", "content": opening}]
-        if self._scenario.system:
-            messages.insert(0, {"role": "system", "content": self._scenario.system})
-        self._trajectory.messages_and_choices = [*messages]
-        scenario = self._scenario
-        async with episode_tools(
-            scenario.toolbox,
-            scenario.servers,
-            self._world,
-            self._episode,
-            scenario.call_seconds,
-            scenario.max_tool_characters,
-        ) as tools:
-            self._trajectory.tools = tools.schemas or None
-            for turn in range(scenario.max_turns):
-                choice = await self._turn(turn, tools)
-                if choice is None or await self._is_over_after(choice, tools):
-                    return
-                if self._reached_limit():
-                    return
-        self._end("truncated", f"{scenario.max_turns} turns were used up")
+        system = [{"role": "system", "content": self._scenario.system}] if self._scenario.system else []
+        return [*system, {"role": "user", "content": "\n\n".join(filter(None, (words, observation)))}]
 
-    async def _turn(self, turn: int, tools: EpisodeTools) -> Choice | None:
-        """The agent's next turn; None if the episode ended without one."""
-        seed, messages = self._episode.seed, self._trajectory.messages()
-        try:
-            reply, choice = await self._episode.sample(
-                self._client,
-                self._name,
-                messages,
-                tools.schemas,
-                seed=None if seed is None else seed + turn,
-                fields=self._episode.fields,
-            )
-        except NoTurnError as error:
-            if turn and error.is_too_long:  # the episode up to here can be scored
-                self._end("truncated", f"the conversation outgrew the model's context: {error.__cause__}")
-            else:
-                self._end("failed", error.message)
-            return None
-        self._trajectory.messages_and_choices.append(choice)
-        self._tokens = reply.usage.total_tokens if reply.usage else 0
-        if not self._tokens and self._scenario.max_tokens is not None:  # some servers report no token counts
-            self._tokens = len(json.dumps(self._trajectory.messages(), ensure_ascii=False)) // CHARACTERS_PER_TOKEN
-        self._trajectory.metrics["turns"] = turn + 1
-        self._trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
-        return choice
-
-    async def _is_over_after(self, choice: Choice, tools: EpisodeTools) -> bool:
-        """Runs the turn's tool calls, or lets the world answer its words; returns whether that ended the episode."""
-        if choice.finish_reason == "length":
-            self._end("truncated", "a turn reached its token limit")
-            return True
-        if not choice.message.tool_calls:
-            return await self._is_over_after_words(choice.message.content or "")
-        self._steps += len(choice.message.tool_calls)
-        return await tools.answer(choice, self._trajectory)
-
-    async def _is_over_after_words(self, words: str) -> bool:
+    async def _hear(self, words: str) -> bool:
+        """Lets the person or the world answer words, if one does; returns whether the episode is over."""
         if self._person is not None:
             observation, over = await self._person.observe(words)
         elif self._world is not None and self._world.observes:
             observation, over = await self._world.observe(words)
         else:
             return True
-        self._steps += 1
         if observation is not None:
             self._trajectory.messages_and_choices.append({"role": "user", "content": observation})
         return over
 
-    def _reached_limit(self) -> bool:
-        steps, tokens = self._scenario.max_steps, self._scenario.max_tokens
-        if steps is not None and self._steps >= steps:
-            self._end("truncated", f"{steps} steps of the world were used up")
-        elif tokens is not None and self._tokens >= tokens:
-            self._end("truncated", f"the conversation has {self._tokens:,} tokens, at most {tokens:,} are allowed")
-        else:
-            return False
-        return True
 
-    def _end(self, status: Status, reason: str) -> None:
-        self._trajectory.status = status
-        self._trajectory.status_reason = reason
-
-
-async def _play_own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -> list[Trajectory]:
+async def _play_own_rollout(play: OwnRollout, scenario: Scenario, episode: Episode) -> list[Trajectory]:
     """The trajectories of the scenario's own rollout, at least one; an exception becomes one with status `failed`."""
-    assert scenario.rollout is not None
     known = {Episode: episode, Task: episode.task, Scenario: scenario}
-    limit = Deadline(scenario.max_seconds, "the rollout")
     try:
-        arguments = arguments_for(scenario.rollout, (model, episode.task), known)
-        async with limit:
-            work: object = scenario.rollout(**arguments)
-            if not inspect.isawaitable(work):
-                raise TypeError("a rollout must be asynchronous: begin it with `async def`")
-            trajectories = _check_returned(await contain_cancellation(work))
+        work: object = play(**arguments_for(play, (episode.model, episode.task), known))
+        if not inspect.isawaitable(work):
+            raise TypeError("a rollout must be asynchronous: begin it with `async def`")
+        trajectories = _check_returned(await in_time(work, scenario.max_seconds, "the rollout"))
     except (Exception, SystemExit) as error:
-        reason = described(error)
-        if limit.expired():
-            reason = f"the rollout took longer than {scenario.max_seconds:g} s"
         failed = episode.trajectory
-        failed.status, failed.status_reason = "failed", reason
+        failed.status_reason = str(error) if isinstance(error, LateError) else described(error)
+        failed.status = "failed"
         return [failed]
     for trajectory in trajectories:
         trajectory.metadata = episode.trajectory.metadata | trajectory.metadata
@@ -351,14 +343,12 @@ def _check_returned(returned: object) -> list[Trajectory]:
     """The trajectories that a rollout returned; of several agents, those in which the policy acted."""
     if isinstance(returned, Trajectory):
         return [returned]
-    found = list(cast("list[object]", returned)) if isinstance(returned, list | tuple) else [returned]
-    members = [each for each in found if isinstance(each, Trajectory)]
-    if len(members) < len(found):
-        wrong = next(type(each).__name__ for each in found if not isinstance(each, Trajectory))
-        raise TypeError(f"a rollout must return a Trajectory, or a list of them; this one returned {wrong}")
+    members = cast("list[Trajectory]", returned if isinstance(returned, list | tuple) else [returned])
+    if wrong := [type(each).__name__ for each in members if not isinstance(each, Trajectory)]:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a rollout must return a Trajectory, or a list of them; this one returned {wrong[0]}")
     names = [each.agent for each in members]
     if len(set(names)) < len(names):
         raise TypeError(f"several trajectories of a rollout need names: agent=…; these have {names}")
-    if acting := [each for each in members if any(True for _ in each.choices())]:
+    if acting := [each for each in members if [*each.choices()]]:
         return acting
     raise ValueError("the policy had no turn in any trajectory that the rollout returned")

@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any, Literal, cast
 
 from gavel.base import entry_points
@@ -114,16 +114,6 @@ class Scenario:
                 f"the scenario {name} has a rollout of its own, which is given no tools, environment or user",
                 "Leave tools=, environment= and user= out, and use them within the rollout.",
             )
-        _check_limits(
-            name,
-            counts={
-                "max_turns": max_turns,
-                "max_steps": 1 if max_steps is None else max_steps,
-                "max_tokens": 1 if max_tokens is None else max_tokens,
-                "max_tool_characters": 1 if max_tool_characters is None else max_tool_characters,
-            },
-            seconds={"max_seconds": 1 if max_seconds is None else max_seconds, "call_seconds": call_seconds},
-        )
         if environment is not None and not callable(environment):
             raise ScenarioError(
                 f"the scenario {name} has an environment that is made already: every episode needs its own",
@@ -143,6 +133,7 @@ class Scenario:
         self.max_tool_characters = max_tool_characters
         self.call_seconds = call_seconds
         self.rubric = rubric
+        self._check_limits()
         kind = self._environment_class()
         if user is not None and getattr(kind, "observe", None) is not None:
             raise ScenarioError(
@@ -176,20 +167,23 @@ class Scenario:
     @property
     def limits(self) -> dict[str, float | None]:
         """The limits of an episode and of a tool's result."""
-        return {
-            "max_turns": self.max_turns,
-            "max_steps": self.max_steps,
-            "max_tokens": self.max_tokens,
-            "max_seconds": self.max_seconds,
-            "max_tool_characters": self.max_tool_characters,
-        }
+        names = ("max_turns", "max_steps", "max_tokens", "max_seconds", "max_tool_characters")
+        return {name: getattr(self, name) for name in names}
 
     def with_max_turns(self, max_turns: int) -> "Scenario":
         """The same scenario with another turn limit. Raises `ScenarioError` for a number below 1."""
-        _check_limits(self.name, counts={"max_turns": max_turns}, seconds={})
         other = copy.copy(self)
         other.max_turns = max_turns
+        other._check_limits()
         return other
+
+    def _check_limits(self) -> None:
+        limits: dict[str, Any] = {**self.limits, "call_seconds": self.call_seconds}
+        for field, value in limits.items():
+            kinds, what = ((int, float), "number above 0") if "seconds" in field else ((int,), "whole number from 1")
+            is_none = value is None and field not in ("max_turns", "call_seconds")
+            if not is_none and (type(value) not in kinds or not 0 < float(value or 0) < math.inf):
+                raise ScenarioError(f"{field}={value!r} of the scenario {self.name} is no limit", f"Use a {what}.")
 
     def tasks(self, split: Split = "train") -> Sequence[Task]:
         return self._tasks[split]
@@ -203,15 +197,6 @@ class Scenario:
             )
         chooser = random.Random(f"{self.name}/{split}/{seed}/{step}")
         return [tasks[i] for i in chooser.sample(range(len(tasks)), min(count, len(tasks)))]
-
-
-def _check_limits(name: str, *, counts: Mapping[str, object], seconds: Mapping[str, object]) -> None:
-    for field, value in counts.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ScenarioError(f"{field}={value!r} of the scenario {name} is no limit", "Use a whole number from 1.")
-    for field, value in seconds.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ScenarioError(f"{field}={value!r} of the scenario {name} is no limit", "Use a number above 0.")
 
 
 def _recorded(kind: type, method: str, metric: str) -> Callable[[Trajectory], Any] | None:
@@ -251,15 +236,13 @@ def module_from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ScenarioError(f"there is no file {path.absolute()}", "Check the path.")
     file = path.resolve()
-    folder = file.parent
     spec = importlib.util.spec_from_file_location(f"_gavel_user_{path.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    if not any(isinstance(finder, OwnImports) and finder.folder == folder for finder in sys.meta_path):
-        sys.meta_path.insert(0, OwnImports(folder))
-    sys.path.insert(0, str(folder))
+    if not any(isinstance(finder, OwnImports) and finder.folder == file.parent for finder in sys.meta_path):
+        sys.meta_path.insert(0, OwnImports(file.parent))
     try:
         spec.loader.exec_module(module)
     except GavelError:
@@ -271,13 +254,7 @@ def module_from_file(path: Path) -> ModuleType:
             f"{where}: {type(error).__name__}: {error}",
             f"Mend it; `python {shlex.quote(str(path))}` shows the whole traceback.",
         ) from error
-    finally:
-        sys.path.remove(str(folder))
     return module
-
-
-_INSTALLED = {"site-packages", "dist-packages"}
-_MACHINERY = ("importlib.", "_frozen_importlib", f"{__name__}.")
 
 
 class OwnImports:
@@ -292,19 +269,19 @@ class OwnImports:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if path is not None:
+        if path is not None:  # a part of a package
             return None
-        importer = Path(_importer(inspect.currentframe()))
+        importing = inspect.currentframe()
+        while importing and f"{importing.f_globals.get('__name__')}.".startswith(_MACHINERY):
+            importing = importing.f_back
+        file = Path(importing.f_code.co_filename if importing else "")
         # A virtual environment in the folder does not belong to it.
-        is_ours = importer.is_relative_to(self.folder) and not _INSTALLED & set(importer.parts)
+        is_ours = file.is_relative_to(self.folder) and not _INSTALLED & set(file.parts)
         return PathFinder.find_spec(fullname, [str(self.folder)]) if is_ours else None
 
 
-def _importer(frame: FrameType | None) -> str:
-    """The file of the importing code."""
-    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(_MACHINERY):
-        frame = frame.f_back
-    return frame.f_code.co_filename if frame else ""
+_INSTALLED = {"site-packages", "dist-packages"}
+_MACHINERY = ("importlib.", "_frozen_importlib", f"{__name__}.")
 
 
 def _from_file(path: Path, variable: str) -> Scenario:
@@ -320,38 +297,35 @@ def _from_file(path: Path, variable: str) -> Scenario:
     return chosen[0]
 
 
-def _ids_in_both(tasks: Sequence[Task], held_out: Sequence[Task]) -> set[str]:
-    """Task ids in both splits, of tasks drawn alike by number, without drawing the others."""
-    if isinstance(tasks, DrawnTasks) and isinstance(held_out, DrawnTasks) and tasks.draw is held_out.draw:
-        return {tasks.draw(number).id for number in set(tasks.numbers).intersection(held_out.numbers)}
-    return {task.id for task in tasks} & {task.id for task in held_out}
-
-
 def _split_tasks(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> dict[Split, Sequence[Task]]:
     tasks = list(tasks) if isinstance(tasks, Iterator) else tasks  # a generator can be iterated only once
     held_out = list(held_out) if isinstance(held_out, Iterator) else held_out
     if not tasks:
         raise ScenarioError(f"the scenario {name} has no tasks", "Pass tasks=[gavel.Task(user=…), …].")
-    listed = [each for split in (tasks, held_out) if isinstance(split, list) for each in cast("list[object]", split)]
-    for each in listed:  # tasks that are drawn on demand are not inspected
-        if not isinstance(each, Task):
-            raise ScenarioError(
-                f"a task of {name} is of type {type(each).__name__}: {str(each)[:60]!r}",
-                "Pass tasks=[gavel.Task(user=…), …].",
-            )
-    if not isinstance(held_out, int | float):
-        if both := _ids_in_both(tasks, held_out):
-            tasks_in_both = "a task" if len(both) == 1 else f"{len(both)} tasks"
-            raise ScenarioError(
-                f"{tasks_in_both} of {name} both trained on and held out: {min(both)}",
-                "Keep every task in one of the two lists.",
-            )
-        return {"train": tasks, "held_out": held_out}
-    if not 0 <= held_out < 1:
-        raise ScenarioError(f"held_out={held_out} is not a share", "Use a number from 0 up to 1, such as 0.2.")
-    ids = sorted({task.id for task in tasks}, key=lambda task_id: hashlib.sha256(task_id.encode()).digest())
-    kept_back = set(ids[: round(held_out * len(ids))])
-    return {
-        "train": [task for task in tasks if task.id not in kept_back],
-        "held_out": [task for task in tasks if task.id in kept_back],
-    }
+    for split in (tasks, held_out):
+        for each in cast("list[object]", split) if isinstance(split, list) else ():  # drawn tasks are not inspected
+            if not isinstance(each, Task):
+                raise ScenarioError(
+                    f"a task of {name} is of type {type(each).__name__}: {str(each)[:60]!r}",
+                    "Pass tasks=[gavel.Task(user=…), …].",
+                )
+    if isinstance(held_out, int | float):
+        if not 0 <= held_out < 1:
+            raise ScenarioError(f"held_out={held_out} is not a share", "Use a number from 0 up to 1, such as 0.2.")
+        ids = sorted({task.id for task in tasks}, key=lambda task_id: hashlib.sha256(task_id.encode()).digest())
+        kept_back = set(ids[: round(held_out * len(ids))])
+        return {
+            "train": [task for task in tasks if task.id not in kept_back],
+            "held_out": [task for task in tasks if task.id in kept_back],
+        }
+    if isinstance(tasks, DrawnTasks) and isinstance(held_out, DrawnTasks) and tasks.draw is held_out.draw:
+        both = {tasks.draw(number).id for number in {*tasks.numbers} & {*held_out.numbers}}  # and no others
+    else:
+        both = {task.id for task in tasks} & {task.id for task in held_out}
+    if both:
+        tasks_in_both = "a task" if len(both) == 1 else f"{len(both)} tasks"
+        raise ScenarioError(
+            f"{tasks_in_both} of {name} both trained on and held out: {min(both)}",
+            "Keep every task in one of the two lists.",
+        )
+    return {"train": tasks, "held_out": held_out}

@@ -112,48 +112,36 @@ def talker() -> FunctionModel:
 
 def example(schema: Any, text: str = "example") -> Any:
     """An example value for a JSON schema, as far as types, enumerations and bounds tell."""
-    return _example(schema, schema, text, _DEPTH)
 
-
-def _example(schema: Any, root: Any, text: str, depth: int) -> Any:
-    if not isinstance(schema, dict) or depth == 0:
-        return None
-    given = cast("dict[str, Any]", schema)
-
-    def nested(part: Any) -> Any:
-        return _example(part, root, text, depth - 1)
-
-    if "$ref" in given:
-        return nested(_resolved(given["$ref"], root))
-    for key in ("const", "default"):
-        if key in given:
-            return given[key]
-    for key in ("examples", "enum"):
-        if given.get(key):
-            return given[key][0]
-    for key in ("anyOf", "oneOf", "allOf"):
-        if given.get(key):
-            return nested(given[key][0])
-    kinds: str | list[str] | None = given.get("type")
-    match kinds[0] if isinstance(kinds, list) and kinds else kinds:
-        case "integer" | "number":
-            return given.get("minimum", given.get("exclusiveMinimum", 0) + 1)
-        case "boolean":
-            return False
-        case "array":
-            return [nested(given.get("items")) for _ in range(given.get("minItems", 0))]
-        case "string":
-            return text.ljust(given.get("minLength", 0), "x")[: given.get("maxLength")]
-        case "null":
+    def make(given: Any, depth: int = _DEPTH) -> Any:
+        if not isinstance(given, dict) or depth == 0:
             return None
-        case _:
-            required: list[str] = given.get("required") or []
-            properties: dict[str, Any] = given.get("properties") or {}
-            return {name: nested(properties.get(name)) for name in required}
+        part = cast("dict[str, Any]", given)
+        if "$ref" in part:
+            found: Any = schema
+            for key in part["$ref"].removeprefix("#/").split("/"):
+                found = cast("dict[str, Any]", found).get(key) if isinstance(found, dict) else None
+            return make(found, depth - 1)
+        for key in ("const", "default"):
+            if key in part:
+                return part[key]
+        for key in ("examples", "enum", "anyOf", "oneOf", "allOf"):
+            if part.get(key):
+                return part[key][0] if key in ("examples", "enum") else make(part[key][0], depth - 1)
+        kinds: str | list[str] | None = part.get("type")
+        match kinds[0] if isinstance(kinds, list) and kinds else kinds:
+            case "integer" | "number":
+                return part.get("minimum", part.get("exclusiveMinimum", 0) + 1)
+            case "boolean":
+                return False
+            case "array":
+                return [make(part.get("items"), depth - 1) for _ in range(part.get("minItems", 0))]
+            case "string":
+                return text.ljust(part.get("minLength", 0), "x")[: part.get("maxLength")]
+            case "null":
+                return None
+            case _:
+                properties: dict[str, Any] = part.get("properties") or {}
+                return {name: make(properties.get(name), depth - 1) for name in part.get("required") or ()}
 
-
-def _resolved(reference: str, root: Any) -> Any:
-    found = root
-    for part in reference.removeprefix("#/").split("/"):
-        found = cast("dict[str, Any]", found).get(part) if isinstance(found, dict) else None
-    return found
+    return make(schema)

@@ -14,6 +14,7 @@ import inspect
 import pickle
 import sysconfig
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,13 +32,10 @@ _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 class SharedState:
     """The variables that a scenario's episodes share, by readable names."""
 
-    fingerprints: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    fingerprints: dict[str, bytes | None] = field(default_factory=dict[str, bytes | None])
+    """None for a variable that cannot be compared."""
     unseen: dict[str, str] = field(default_factory=dict[str, str])
     """Reason why a variable cannot be compared."""
-
-    def look(self, name: str) -> bytes | bool:
-        """The variable's fingerprint; else whether it exists."""
-        return self.fingerprints.get(name, name in self.unseen)
 
 
 def shared_state(scenario: Scenario) -> SharedState:
@@ -47,15 +45,14 @@ def shared_state(scenario: Scenario) -> SharedState:
         try:
             found.fingerprints[name] = pickle.dumps(value)
         except Exception as error:  # user-defined pickling may raise anything
-            found.unseen[name] = described(error)
+            found.fingerprints[name], found.unseen[name] = None, described(error)
     return found
 
 
 def changed_state(before: SharedState, scenario: Scenario) -> list[str]:
     """Names of the variables that changed, appeared, vanished, or became incomparable since."""
-    after = shared_state(scenario)
-    names = {*before.fingerprints, *before.unseen, *after.fingerprints, *after.unseen}
-    return sorted(name for name in names if before.look(name) != after.look(name))
+    old, new = before.fingerprints, shared_state(scenario).fingerprints
+    return sorted(name for name in old.keys() | new.keys() if old.get(name, "none") != new.get(name, "none"))
 
 
 def _find_variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:
@@ -82,19 +79,15 @@ def _find_reached(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     if isinstance(function, MethodType):
         yield f"{type(function.__self__).__name__} that {function.__name__} belongs to", function.__self__
         function = function.__func__
-    if not callable(function):
-        return
-    function = inspect.unwrap(function)
+    function = inspect.unwrap(function) if callable(function) else None
     if not isinstance(function, FunctionType) or id(function) in seen:
         return
     seen.add(id(function))
-    names = set(_names(function.__code__))
-    variables = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    names = {*_names(function.__code__)}
+    variables = {name: function.__globals__[name] for name in names & function.__globals__.keys()}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
+        with suppress(ValueError):  # not assigned yet
             variables[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
     yield from _follow(variables, names, function.__code__.co_filename, seen)
     if function.__defaults__ or function.__kwdefaults__:
         yield f"defaults of {function.__name__}", (function.__defaults__, function.__kwdefaults__)
@@ -104,20 +97,16 @@ def _follow(variables: dict[str, Any], names: set[str], file: str, seen: set[int
     """The variables that hold values, and those reached from own functions and modules among them."""
     for name, value in variables.items():
         if isinstance(value, FunctionType):
-            if _is_own(value.__code__.co_filename):
+            if not value.__code__.co_filename.startswith(_INSTALLED):
                 yield from _find_reached(value, seen)
         elif isinstance(value, ModuleType):
-            place: str | None = vars(value).get("__file__")  # a built-in module has none
-            if id(value) not in seen and place is not None and _is_own(place):
-                inner = {each: vars(value)[each] for each in names if each in vars(value)}
-                yield from _follow(inner, names, place, seen | {id(value)})
+            inner, place = vars(value), vars(value).get("__file__")  # a built-in module has none
+            if id(value) not in seen and place and not place.startswith(_INSTALLED):
+                yield from _follow(
+                    {each: inner[each] for each in names & inner.keys()}, names, place, seen | {id(value)}
+                )
         elif not isinstance(value, _CODE):
             yield f"{name} of {Path(file).name}", value
-
-
-def _is_own(file: str) -> bool:
-    """Whether a file belongs to the user, not to Python or to an installed package."""
-    return not file.startswith(_INSTALLED)
 
 
 def _names(code: CodeType) -> Iterator[str]:

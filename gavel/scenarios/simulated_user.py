@@ -100,8 +100,7 @@ class Person:
 
     async def open(self) -> str:
         """The person's first message, if the task has none. Raises `WorldError`."""
-        self._messages.append({"role": "user", "content": "(The assistant waits for you to begin.)"})
-        return (await self._say())[0]
+        return (await self._answer("(The assistant waits for you to begin.)"))[0]
 
     async def answer(self, action: str) -> str | Done:
         """The same as `observe`, for an environment to return: the person's last message ends the episode."""
@@ -110,28 +109,28 @@ class Person:
 
     async def observe(self, action: str) -> tuple[str | None, bool]:
         """The person's answer to the agent, and whether it was the last. Raises `WorldError`."""
-        self._messages.append({"role": "user", "content": action or "(The assistant says nothing.)"})
-        words, is_done = await self._say()
+        words, is_done = await self._answer(action or "(The assistant says nothing.)")
         return words or None, is_done
 
-    async def _say(self) -> tuple[str, bool]:
+    async def _answer(self, said: str) -> tuple[str, bool]:
+        self._messages.append({"role": "user", "content": said})
+        metrics = self._episode.trajectory.metrics
         unusable: list[tuple[list[Message], Reply]] = []
-        repair: list[Message] = []
+        asked = [*self._messages]
         for _ in range(_TRIES):
-            asked = self._messages + repair
             try:
                 reply = await self._client.ask(asked, _SCHEMA, lambda reply: _read(reply.text) is not None, unusable)
             except LlmError as error:
                 raise WorldError(f"the simulated user cannot be asked: {error.message}", error.remedy) from error
-            metrics = self._episode.trajectory.metrics
             metrics[CALLS] = metrics.get(CALLS, 0) + 1
             if reply.cached or reply.cost_usd is not None:
                 metrics[COST] = metrics.get(COST, 0.0) + (0.0 if reply.cached else reply.cost_usd or 0.0)
-            if (said := _read(reply.text)) is not None:
-                self._messages.append({"role": "assistant", "content": _as_reply(*said)})
-                return said
+            if (words := _read(reply.text)) is not None:
+                self._messages.append({"role": "assistant", "content": _as_reply(*words)})
+                return words
             unusable.append((asked, reply))
-            repair = [
+            asked = [
+                *self._messages,
                 {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
                 {"role": "user", "content": 'Reply with the JSON object alone: {"message": "…", "done": false}'},
             ]

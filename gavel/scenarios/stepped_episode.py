@@ -11,11 +11,10 @@ and own rollouts behave as they do in process. Concurrent requests of a rollout 
 
 import asyncio
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
-from openai.types.chat.chat_completion import ChatCompletion
+from openai.types.chat.chat_completion import Choice
 
 from gavel.base.errors import GavelError
 from gavel.llm.types import Message
@@ -54,16 +53,12 @@ class SteppedEpisode:
         self._seed = seed
         self._one_at_a_time = asyncio.Lock()
         self._asked: asyncio.Queue[ChatRequest] = asyncio.Queue()
-        self._given: asyncio.Queue[ChatCompletion | Message] = asyncio.Queue()
+        self._given: asyncio.Queue[Choice] = asyncio.Queue()
         self._rollout: asyncio.Task[Trajectory] | None = None
         self._seen: list[Message] = []
-        self._acting = False
+        self._acting = asyncio.Lock()
         self.over = False
         self.turns = 0
-
-    @property
-    def is_begun(self) -> bool:
-        return self._rollout is not None
 
     @property
     def trajectory(self) -> Trajectory:
@@ -87,17 +82,14 @@ class SteppedEpisode:
         """
         if self._rollout is None or self.over:
             raise SteppedEpisodeError("the episode is over" if self.over else "the episode has not begun")
-        if self._acting:
+        if self._acting.locked():
             raise SteppedEpisodeError("two turns are taken at once", "Await one before the next.")
-        turn = _make_completion(message, finish_reason)
-        self._acting = True
-        try:
+        turn = _as_choice(message, finish_reason)
+        async with self._acting:
             self._seen.append({"role": "assistant"})
             self.turns += 1
             self._given.put_nowait(turn)
             return await self._next()
-        finally:
-            self._acting = False
 
     async def close(self) -> None:
         """Ends the rollout, whatever it does, within a bounded time."""
@@ -111,7 +103,7 @@ class SteppedEpisode:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def _turn(self, request: ChatRequest) -> ChatCompletion | Message:
+    async def _turn(self, request: ChatRequest) -> Choice:
         """The model's side: publishes the request, and waits for the external turn."""
         async with self._one_at_a_time:
             self._asked.put_nowait(request)
@@ -143,45 +135,30 @@ class SteppedEpisode:
 def outcome(scenario: Scenario, trajectory: Trajectory) -> dict[str, float]:
     """The available `success`, `hand_reward` and measures of a finished attempt, for comparison. Empty for a failed
     episode."""
-    functions: dict[str, Callable[[Trajectory], Any] | None] = {
-        "success": scenario.success,
-        "hand_reward": scenario.hand_reward,
-        **scenario.measures,
-    }
     found: dict[str, float] = {}
     if trajectory.status == "failed":
         return found
-    for name, function in functions.items():
-        if function is None:
+    checks = {"success": scenario.success, "hand_reward": scenario.hand_reward, **scenario.measures}
+    for name, check in checks.items():
+        if check is None:
             continue
         try:
-            number = float(function(trajectory.reading_copy()))
+            number = float(check(trajectory.reading_copy()))
+            if math.isfinite(number):
+                found[name] = number
         except Exception as error:
             trajectory.log(f"{name} of the scenario {scenario.name} failed: {described(error)}")
-            continue
-        if math.isfinite(number):
-            found[name] = number
     return found
 
 
-def _make_completion(message: Message, finish_reason: str | None) -> ChatCompletion:
-    """The agent's turn as a completion. Raises `SteppedEpisodeError` for anything but an assistant's message."""
-    calls = message.get("tool_calls") or None
-    ended = finish_reason or ("tool_calls" if calls else "stop")
-    content = message.get("content")
-    said: Message = {
-        "role": "assistant",
-        "content": content or "",
-        **({"tool_calls": calls} if calls else {}),
-    }
+def _as_choice(message: Message, finish_reason: str | None) -> Choice:
+    """The agent's turn. Raises `SteppedEpisodeError` for anything but an assistant's message."""
+    calls, content = message.get("tool_calls") or None, message.get("content")
     if not isinstance(content, str | None):
         raise SteppedEpisodeError(f"the content of a turn is a text, not a {type(content).__name__}")
+    said = {"role": "assistant", "content": content or "", **({"tool_calls": calls} if calls else {})}
+    ended = finish_reason or ("tool_calls" if calls else "stop")
     try:
-        return ChatCompletion.model_validate(
-            {
-                **{"id": "outside", "created": 0, "model": "outside", "object": "chat.completion"},
-                "choices": [{"index": 0, "finish_reason": ended, "message": said}],
-            }
-        )
+        return Choice.model_validate({"index": 0, "finish_reason": ended, "message": said})
     except ValueError as error:
         raise SteppedEpisodeError(f"a turn is an assistant's message in OpenAI's form: {str(error)[:300]}") from error

@@ -17,19 +17,16 @@ from typing import Any, cast
 
 from gavel.llm.types import Message
 
-_ACTION = re.compile(r"^[^\S\n]*\**Action\**[^\S\n]*:\**[^\S\n]*", re.IGNORECASE | re.MULTILINE)
-_INLINE = re.compile(r"\bAction:[^\S\n]*")
+_SECTION = re.compile(
+    r"^[^\S\n]*\**(Thought|Action|Observation|(?:Final )?Answer)\**[^\S\n]*:\**", re.IGNORECASE | re.MULTILINE
+)
+_INLINE = re.compile(r"\bAction:")
 """An action after a thought on the same line."""
-_ANSWER = re.compile(r"^[^\S\n]*\**(?:Final )?Answer\**[^\S\n]*:\**[^\S\n]*", re.IGNORECASE | re.MULTILINE)
-_THOUGHT = re.compile(r"^[^\S\n]*\**Thought\**[^\S\n]*:", re.IGNORECASE | re.MULTILINE)
-_INPUT = re.compile(r"\s+(?:with\s+)?Action Input\s*:\s*|\s+(?=\{)", re.IGNORECASE)
-_NEXT = re.compile(r"^\s*\**(?:Thought|Observation)\**\s*:", re.IGNORECASE | re.MULTILINE)
-_PLAIN = re.compile(r"([A-Za-z_][\w.-]*)(?:\s+(.*))?", re.DOTALL)
+_NAMED = re.compile(r"([A-Za-z_][\w.-]*)(?=[\s(]|$)(?:\s+(?:with\s+)?Action Input\s*:)?", re.IGNORECASE)
 _FENCE = re.compile(r"```(?:[\w-]*\n)?(.*?)```", re.DOTALL)
 _NAMES = ("name", "function_name", "tool", "tool_name", "function", "action")
 _ARGUMENTS = ("arguments", "args", "parameters", "input", "action_input")
 _FINISH = ("finish", "final_answer", "answer")
-_NONE: dict[str, Any] = {}
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _LONGEST = 20_000
 """Max characters of a text that is parsed as code or JSON."""
@@ -63,27 +60,33 @@ Turn = list[TextCall] | Words | Unreadable
 
 def read_turn(text: str, schemas: Sequence[Message]) -> Turn:
     """Parses a turn into its calls or its words. `schemas`: OpenAI schemas of the callable tools."""
-    tools: dict[str, Any] = {each["function"]["name"]: each["function"].get("parameters") or _NONE for each in schemas}
+    tools: dict[str, Any] = {each["function"]["name"]: each["function"].get("parameters") or {} for each in schemas}
     said = text.strip().removesuffix("</s>").strip()
-    marks = list(_ACTION.finditer(said))
-    if not marks and _THOUGHT.match(said):
-        marks = list(_INLINE.finditer(said))
+    _, *parts = _SECTION.split(said)
+    sections = [(label.lower(), body.strip()) for label, body in zip(parts[::2], parts[1::2], strict=True)]
+    actions = [body for label, body in sections if label == "action"]
+    answers = [body for label, body in sections if label.endswith("answer")]
+    if not actions and sections and sections[0][0] == "thought":
+        actions = [body.strip() for body in _INLINE.split(sections[0][1])[1:]]
     if not tools:
-        return Words(_cut(said[marks[-1].end() :]) if marks else _answer(said) or said)
-    if len(marks) > 1:
+        return Words([said, *answers, *actions][-1])
+    if len(actions) > 1:
         return Unreadable("Write one action in a turn, and wait for what it gives.")
-    if marks:
-        return _marked(_cut(said[marks[0].end() :]), tools)
-    if answer := _answer(said):
-        return Words(answer)
-    if calls := list(_find_json_calls(said, tools)):
+    if actions:
+        fenced = _FENCE.fullmatch(actions[0])
+        return [*_find_json_calls(actions[0], tools)] or _parse_action(
+            fenced[1].strip() if fenced else actions[0], tools
+        )
+    if answers and answers[-1]:
+        return Words(answers[-1])
+    if calls := [*_find_json_calls(said, tools)]:
         return calls
-    if _THOUGHT.search(said):
+    if "thought" in dict(sections):
         return Unreadable(f"The thought is followed by neither an action nor an answer. {_how(tools)}")
     if len(said) < _LONGEST and '"arguments"' in said and said.startswith(("{", "[", "```", "<tool_call>")):
         return Unreadable(f"The call is not valid JSON. {_how(tools)}")
-    first = _PLAIN.match(said)
-    if first is not None and _known(first[1], tools):
+    first = re.match(r"[A-Za-z_][\w.-]*", said)
+    if first is not None and _known(first[0], tools):
         return _parse_action(said, tools)
     stripped = {_letters(name): name for name in tools if _letters(name) != name}
     if (found := next((stripped[word] for word in _WORD.findall(said) if word in stripped), None)) is not None:
@@ -112,78 +115,61 @@ def signature(function: Mapping[str, Any]) -> str:
     return f"{function['name']}({', '.join(parts)}){f': {described}' if described else ''}"
 
 
-def _marked(action: str, tools: Mapping[str, Any]) -> Turn:
-    if calls := list(_find_json_calls(action, tools)):
-        return calls
-    fenced = _FENCE.fullmatch(action)
-    return _parse_action(fenced[1].strip() if fenced else action, tools)
-
-
 def _parse_action(action: str, tools: Mapping[str, Any]) -> Turn:
     """Parses `name {…}`, `name with Action Input: {…}`, `name(…)`, `name value`, `finish …`."""
-    head, *rest = _INPUT.split(action, maxsplit=1)
-    if rest and head.strip() in (*tools, *_FINISH):
-        return _with_input(head.strip(), rest[0].strip(), tools)
-    if (called := _parse_code_call(action, tools)) is not None:
-        return called
-    match = _PLAIN.fullmatch(action)
-    name, value = (match[1], (match[2] or "").strip()) if match else ("", "")
-    if known := _known(name, tools):
-        return _parse_plain_call(known, value, tools[known])
-    if name in _FINISH:
-        return Words(value)
-    return Unreadable(f"There is no tool {action.partition(' ')[0][:60]!r}. {_how(tools)}")
+    match = _NAMED.match(action)
+    written = match[1] if match else ""
+    name = _known(written, tools)
+    if match is None or (name is None and written not in _FINISH):
+        return Unreadable(f"There is no tool {action.partition(' ')[0][:60]!r}. {_how(tools)}")
+    given = action[match.end() :]
+    positional: list[Any] = []
+    named: dict[str, Any] | None = None
+    if given.lstrip().startswith("("):
+        if (literals := _read_literals(f"call{given}")) is not None:
+            positional, named = literals
+        elif given.startswith("("):
+            return Unreadable(f"The arguments of {written} are no literal values. {_how(tools)}")
+    given = given.strip()
+    if given.startswith(("{", "[", '"')):
+        try:
+            value: Any = json.loads(given[:_LONGEST])
+        except (ValueError, RecursionError):
+            if not given.startswith('"'):
+                return Unreadable(f"The input of {written} is not valid JSON.")
+            value = given
+        if isinstance(value, dict):
+            named = cast("dict[str, Any]", value)
+        elif isinstance(value, str):
+            given = value
+    if name is None:
+        return Words(given if named is None else " ".join(map(str, [*positional, *named.values()])))
+    if named is None:
+        return _parse_plain_call(name, given, tools[name])
+    order = [*(tools[name].get("properties") or ())]
+    if len(positional) > len(order):
+        return Unreadable(f"{name} takes {len(order)} arguments, and {len(positional)} were given.")
+    try:
+        return [TextCall(name, json.dumps({**dict(zip(order, positional, strict=False)), **named}, ensure_ascii=False))]
+    except (TypeError, ValueError):
+        return Unreadable(f"The arguments of {name} are no JSON values.")
+
+
+def _read_literals(call: str) -> tuple[list[Any], dict[str, Any]] | None:
+    """The arguments of `call("7", count=2)`; None unless all are literals."""
+    try:
+        tree = ast.parse(call.strip().removesuffix(";"), mode="eval").body if len(call) <= _LONGEST else None
+        if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
+            return None
+        named = {each.arg: ast.literal_eval(each.value) for each in tree.keywords if each.arg is not None}
+        return [ast.literal_eval(each) for each in tree.args], named
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None
 
 
 def _known(name: str, tools: Mapping[str, Any]) -> str | None:
     """The tool of this name, also if a client removed its punctuation."""
     return name if name in tools else next((each for each in tools if _letters(each) == name), None)
-
-
-def _with_input(name: str, given: str, tools: Mapping[str, Any]) -> Turn:
-    try:
-        value: Any = json.loads(given[:_LONGEST])
-    except (ValueError, RecursionError):
-        if name in tools and not given.startswith(("{", "[")):
-            return _parse_plain_call(name, given, tools[name])
-        return Unreadable(f"The input of {name} is not valid JSON.") if name in tools else Words(given)
-    if name not in tools:
-        return Words(_answer_in(value))
-    if isinstance(value, dict):
-        return [TextCall(name, json.dumps(value, ensure_ascii=False))]
-    return _parse_plain_call(name, value if isinstance(value, str) else given, tools[name])
-
-
-def _answer_in(value: Any) -> str:
-    answer = cast("dict[str, Any]", value).get("answer", value) if isinstance(value, dict) else value
-    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-
-
-def _parse_code_call(action: str, tools: Mapping[str, Any]) -> Turn | None:
-    """Parses `name("7", count=2)` with literals; None for any other form."""
-    if "(" not in action or len(action) > _LONGEST:
-        return None
-    try:
-        tree = ast.parse(action.strip().removesuffix(";"), mode="eval").body
-        if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
-            return None
-        positional = [ast.literal_eval(each) for each in tree.args]
-        named = {each.arg: ast.literal_eval(each.value) for each in tree.keywords if each.arg is not None}
-        name = tree.func.id
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        return None
-    if name in _FINISH and name not in tools:
-        return Words(" ".join(map(str, [*positional, *named.values()])))
-    if name not in tools:
-        return None
-    order = list(cast("dict[str, Any]", tools[name].get("properties") or {}))
-    if len(positional) > len(order):
-        return Unreadable(f"{name} takes {len(order)} arguments, and {len(positional)} were given.")
-    try:
-        arguments = json.dumps({**dict(zip(order, positional, strict=False)), **named}, ensure_ascii=False)
-    except (TypeError, ValueError):
-        return Unreadable(f"The arguments of {name} are no JSON values.")
-    return [TextCall(name, arguments)]
 
 
 def _parse_plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> Turn:
@@ -193,8 +179,7 @@ def _parse_plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> T
     begin with an argument's name, each argument's name stands before its value.
     """
     properties: dict[str, Any] = parameters.get("properties") or {}
-    required: list[str] = parameters.get("required") or []
-    order = required or list(properties)
+    order: list[str] = parameters.get("required") or list(properties)
     if not value:
         return [TextCall(name, "{}")]
     given = _split_named_values(value, properties)
@@ -271,21 +256,10 @@ def _json_call(value: Any, tools: Mapping[str, Any]) -> TextCall | None:
     if isinstance(inner, dict):
         return _json_call(inner, tools)
     name = next((fields[key] for key in _NAMES if isinstance(fields.get(key), str)), None)
-    given: Any = next((fields[key] for key in _ARGUMENTS if key in fields), _NONE)
+    given = next((fields[key] for key in _ARGUMENTS if key in fields), cast("Any", {}))
     if not isinstance(name, str) or name not in tools:
         return None
     return TextCall(name, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))
-
-
-def _answer(said: str) -> str | None:
-    marks = list(_ANSWER.finditer(said))
-    return _cut(said[marks[-1].end() :]) if marks else None
-
-
-def _cut(said: str) -> str:
-    """The text without observations that the agent made up."""
-    further = _NEXT.search(said)
-    return (said[: further.start()] if further else said).strip()
 
 
 def _how(tools: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import json
 import math
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Set
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -202,35 +202,23 @@ def _is_table(kind: Any) -> bool:
 
 
 def _convert_table(table: Any) -> Any:
-    """The rows of a table, or the values of a series without labels; of `table.iloc[0]` an object."""
+    """The rows of a table with its index, unless that is the row numbers; a series as values or, where texts label
+    them (`table.iloc[0]`), as an object."""
     is_series = hasattr(table, "to_frame")
-    frame = table.to_frame() if is_series else table
+    frame = table.to_frame("value" if table.name is None else table.name) if is_series else table
     if not frame.columns.is_unique:
         raise ResultError("it has two columns of one name, of which one must be renamed")
-    whole, missing = frame.to_dict(orient="split"), frame.isna().to_dict(orient="split")["data"]
-    labels: list[Any] = whole["index"]
-    rows = [
-        [None if lacks else cell for cell, lacks in zip(*cells, strict=True)]
-        for cells in zip(whole["data"], missing, strict=True)
-    ]
-    if all(type(label) is int for label in labels) and labels == list(range(len(labels))):
-        if is_series:
-            return [jsonable(cell) for (cell,) in rows]
-        return [_object(zip(whole["columns"], row, strict=True)) for row in rows]
+    cells = frame.astype(object).mask(frame.isna(), None)
+    labels: list[Any] = frame.index.tolist()
+    is_numbered = all(type(label) is int for label in labels) and labels == list(range(len(labels)))
+    if is_series and is_numbered:
+        return [jsonable(cell) for cell in cells.iloc[:, 0]]
     if is_series and frame.index.names == [None] and frame.index.is_unique and all(isinstance(x, str) for x in labels):
-        return _object((label, cell) for label, (cell,) in zip(labels, rows, strict=True))
-    columns: list[Any] = ["value"] if is_series and table.name is None else whole["columns"]
-    names = [_label_name(name, at, len(frame.index.names), columns) for at, name in enumerate(frame.index.names)]
-    given = [label if len(names) > 1 else (label,) for label in labels]
-    return [
-        _object(zip([*names, *columns], [*label, *row], strict=True)) for label, row in zip(given, rows, strict=True)
-    ]
-
-
-def _label_name(name: Any, at: int, levels: int, columns: list[Any]) -> Any:
-    if name is None:
-        name = "index" if levels == 1 else f"level_{at}"
-    return f"{name} (index)" if name in columns else name
+        return _object(zip(labels, cells.iloc[:, 0], strict=True))
+    if not is_numbered:
+        names = [f"{name} (index)" if name in frame.columns else name for name in frame.index.names]
+        cells = cells.rename_axis(names).reset_index()  # "index" or "level_0" where it has no name
+    return [_object(zip(cells.columns, row, strict=True)) for row in cells.itertuples(index=False, name=None)]
 
 
 def _convert_array(value: Any) -> Any:
@@ -239,7 +227,8 @@ def _convert_array(value: Any) -> Any:
     dtype = getattr(value, "dtype", None)
     number: object = getattr(dtype, "kind", None)
     if number in ("M", "m"):  # raw values would count days or nanoseconds
-        return _without_missing(value.astype(str).tolist())
+        times = value.astype(str).tolist()
+        return _nested(lambda time: None if time == "NaT" else time, times)
     if not any(_has(kind, method) for method in _LISTING) and _has(kind, "__array__"):
         return jsonable(value.__array__())
     for method in _LISTING:
@@ -247,23 +236,15 @@ def _convert_array(value: Any) -> Any:
             given = getattr(value, method)()
             if type(given) is kind:  # a numeric type that Python lacks
                 raise _unreadable(value)
-            names: Any = getattr(dtype, "names", None)
-            return given if number in ("b", "i", "u") else jsonable(given if names is None else _named(given, names))
+            if names := getattr(dtype, "names", None):  # of a structured array
+                return jsonable(_nested(lambda row: dict(zip(names, row, strict=True)), given))
+            return given if number in ("b", "i", "u") else jsonable(given)
     return value
 
 
-def _without_missing(times: Any) -> Any:
-    """Times as texts, with null for each NaT."""
-    if isinstance(times, list):
-        return [_without_missing(each) for each in cast("list[Any]", times)]
-    return None if times == "NaT" else times
-
-
-def _named(rows: Any, names: tuple[str, ...]) -> Any:
-    """The rows of a structured array."""
-    if isinstance(rows, tuple):
-        return dict(zip(names, cast("tuple[Any, ...]", rows), strict=True))
-    return [_named(row, names) for row in rows]
+def _nested(convert: Callable[[Any], Any], values: Any) -> Any:
+    """Converts each value of nested lists."""
+    return [_nested(convert, each) for each in values] if isinstance(values, list) else convert(values)  # pyright: ignore[reportUnknownVariableType]
 
 
 def _unreadable(value: Any) -> ResultError:

@@ -10,7 +10,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial, wraps
 from types import GeneratorType, UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
@@ -18,10 +17,10 @@ from weakref import WeakKeyDictionary
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
-from gavel.base.errors import GavelError, contain_cancellation
+from gavel.base.errors import GavelError
 from gavel.base.plain_calls import PlainCalls, is_async
 from gavel.llm.types import Message
-from gavel.scenarios.deadline import Deadline, holding, watched
+from gavel.scenarios.deadline import LateError, holding, in_time, watched
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import RETURNABLE, ResultError, all_of, text_of_result, unreadable_type
@@ -44,10 +43,6 @@ logger = logging.getLogger(__name__)
 
 class ToolDefinitionError(GavelError):
     """A function cannot be offered as a tool."""
-
-
-class ToolCallError(GavelError, ValueError):
-    """An argument is no tool call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,43 +79,40 @@ class Tool:
     """
 
     def __init__(self, function: ToolFunction, *, bound: bool = False) -> None:
-        self.function = function
-        self._bound = bound
         if inspect.isclass(function) or not callable(function):
             raise ToolDefinitionError(f"{function!r:.80} is no function, so the agent could not call it", _NO_FUNCTION)
-        self.name = getattr(function, "__name__", "")
-        if not self.name.isidentifier():
+        self.function = function
+        self.name = name = getattr(function, "__name__", "")
+        self._bound = bound
+        if not name.isidentifier():
             raise ToolDefinitionError(
                 f"{function!r} has no usable name, so the agent could not call it", "Use a function made with def."
             )
         if inspect.isasyncgenfunction(inspect.unwrap(function)):
             raise ToolDefinitionError(
-                f"the tool {self.name} is an asynchronous generator, which has no one answer",
+                f"the tool {name} is an asynchronous generator, which has no one answer",
                 "Return a list in place of yield.",
             )
+        docs = docstring_parser.parse(inspect.getdoc(function) or "")
         try:
-            self._arguments, self._filled_in = _build_argument_model(function, self.name, bound=bound)
-            self.schema = self._schema()
-            """The OpenAI tool schema: `{"type": "function", "function": {name, description, parameters}}`."""
+            self._arguments, self._filled_in = _build_argument_model(function, name, docs, bound=bound)
+            parameters = self._arguments.model_json_schema()
         except (NameError, PydanticUserError) as error:
             raise ToolDefinitionError(
-                f"the tool {self.name} cannot be described to an agent: {str(error).splitlines()[0]}",
+                f"the tool {name} cannot be described to an agent: {str(error).splitlines()[0]}",
                 "Use types that JSON can hold: str, int, float, bool, list, dict, Literal, or a pydantic model.",
             ) from error
         if unreadable := unreadable_type(get_type_hints(inspect.unwrap(function)).get("return")):
             raise ToolDefinitionError(
-                f"the tool {self.name} returns {unreadable}, which the agent cannot be shown", f"Return {RETURNABLE}."
+                f"the tool {name} returns {unreadable}, which the agent cannot be shown", f"Return {RETURNABLE}."
             )
-
-    def _schema(self) -> dict[str, Any]:
-        parameters = self._arguments.model_json_schema()
         parameters.pop("description", None)
         for schema in (parameters, *parameters.get("properties", {}).values()):
             schema.pop("title", None)
-        docs = docstring_parser.parse(inspect.getdoc(self.function) or "")
-        description = "\n".join(part for part in (docs.short_description, docs.long_description) if part)
-        function = {"name": self.name, "description": description, "parameters": parameters}
-        return {"type": "function", "function": function}
+        description = "\n".join(filter(None, (docs.short_description, docs.long_description)))
+        described = {"name": name, "description": description, "parameters": parameters}
+        self.schema: dict[str, Any] = {"type": "function", "function": described}
+        """The OpenAI tool schema: `{"type": "function", "function": {name, description, parameters}}`."""
 
     async def call(
         self,
@@ -150,26 +142,23 @@ class Tool:
         values = {name: getattr(checked, name) for name in type(checked).model_fields}
         known: dict[type, object] = {Task: task if episode is None else episode.task, Episode: episode}
         values |= {name: known[kind] for name, kind in self._filled_in.items()}
-        limit = Deadline(seconds, f"the tool {self.name}")
-        function = partial(self.function, environment) if self._bound else self.function
-        is_begun = False
+        calls = None
+        if not on_loop and not is_async(self.function):
+            calls = _own_thread() if episode is None else episode.plain_calls
+        begun = False
 
-        @wraps(function)
-        def begun(**values: Any) -> Any:
-            nonlocal is_begun
-            is_begun = True
-            return function(**values)
+        def run() -> Any:
+            nonlocal begun
+            begun = True
+            return self.function(environment, **values) if self._bound else self.function(**values)
 
+        what = f"the tool {self.name}"
         try:
-            async with limit:
-                calls = None if on_loop else _own_thread() if episode is None else episode.plain_calls
-                result = await contain_cancellation(result_of(begun, values, f"the tool {self.name}", calls))
+            result = await in_time(result_of(run, {}, what, calls), seconds, what)
         except (Exception, SystemExit) as error:
-            if limit.expired() and not is_begun:
+            if isinstance(error, LateError) and not begun:
                 return tool_error(f"{self.name} was not run within {seconds:g} s: an earlier call has not ended")
-            if limit.expired():
-                return tool_error(f"{self.name} did not answer within {seconds:g} s")
-            return tool_error(f"{self.name} failed: {described(error)}")
+            return failed_call(self.name, error, seconds)
         is_done = isinstance(result, Done)
         try:
             return ToolResult(text_of_result(result.value if isinstance(result, Done) else result), done=is_done)
@@ -206,24 +195,22 @@ class Toolbox:
     async def answer(self, call: Any, task: Task | None = None) -> Message:
         """The tool message for an OpenAI tool call: the client's object, or a dict of the same form.
 
-        Raises `ToolCallError` for anything else.
+        Raises `GavelError` for anything else.
         """
-        function = _part(call, "function")
-        name, arguments, number = _part(function, "name"), _part(function, "arguments"), _part(call, "id")
+
+        def part(value: Any, name: str) -> Any:
+            return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+
+        function = part(call, "function")
+        name, arguments, number = part(function, "name"), part(function, "arguments"), part(call, "id")
         if not (isinstance(name, str) and isinstance(number, str) and isinstance(arguments, str | Mapping | None)):
-            remedy = (
-                "Answer each of its calls: [await tools.answer(call) for call in message.tool_calls]."
-                if isinstance(call, list) or _part(call, "tool_calls")
-                else 'Pass one of message.tool_calls: {"id": "…", "function": {"name": "…", "arguments": "{}"}}.'
+            raise GavelError(
+                f"this is no call of a tool: {call!r:.120}",
+                "Pass each of message.tool_calls: [await tools.answer(call) for call in message.tool_calls].",
             )
-            raise ToolCallError(f"this is no call of a tool: {call!r:.120}", remedy)
         text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, default=dict)
         result = await self.call(name, text, task)
         return {"role": "tool", "tool_call_id": number, "content": result.content}
-
-
-def _part(value: Any, name: str) -> Any:
-    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 async def result_of(
@@ -237,19 +224,19 @@ async def result_of(
     """Returns the result of a plain or an async function.
 
     A plain function runs in the thread of `calls`, with `must` even if its caller has been cancelled; without `calls`
-    on the event loop. A warning names code that blocks it, once.
+    on the event loop. A generator is the list of its values. A warning names code that blocks the loop, once.
     """
+
+    def call() -> Any:
+        result = function(**arguments)
+        return all_of(cast("Iterator[Any]", result)) if isinstance(result, GeneratorType) else result
+
     if calls is not None and not is_async(function):
-        result = await calls.run(lambda: _whole(function(**arguments)), must=must)
+        result = await calls.run(call, must=must)
     else:
         with holding(name):
-            result = _whole(function(**arguments))
+            result = call()
     return await watched(result, name) if inspect.isawaitable(result) else result
-
-
-def _whole(result: Any) -> Any:
-    """A generator as the list of its values; anything else unchanged."""
-    return all_of(cast("Iterator[Any]", result)) if isinstance(result, GeneratorType) else result
 
 
 def _own_thread() -> PlainCalls | None:
@@ -264,6 +251,12 @@ def described(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:
         return type(error).__name__
+
+
+def failed_call(name: str, error: BaseException, seconds: float | None) -> ToolResult:
+    """The answer to a call of a tool that raised the error, or was ended after `seconds` (`in_time`)."""
+    how = f"did not answer within {seconds:g} s" if isinstance(error, LateError) else f"failed: {described(error)}"
+    return tool_error(f"{name} {how}")
 
 
 def no_such_tool(name: str, names: Iterable[str]) -> ToolResult:
@@ -292,10 +285,10 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 def _build_argument_model(
-    function: ToolFunction, name: str, *, bound: bool
+    function: ToolFunction, name: str, docs: docstring_parser.Docstring, *, bound: bool
 ) -> tuple[type[BaseModel], dict[str, type[Task | Episode]]]:
     hints = get_type_hints(function, include_extras=True)
-    docs = {p.arg_name: p.description for p in docstring_parser.parse(inspect.getdoc(function) or "").params}
+    descriptions = {each.arg_name: each.description for each in docs.params}
     fields: dict[str, Any] = {}
     filled_in: dict[str, type[Task | Episode]] = {}
     for parameter in list(inspect.signature(function).parameters.values())[bound:]:
@@ -312,7 +305,7 @@ def _build_argument_model(
                 f"the argument {parameter.name} of the tool {name} has no type", f"Write {parameter.name}: str, say."
             )
         default = ... if parameter.default is parameter.empty else parameter.default
-        if described := docs.get(parameter.name):
+        if described := descriptions.get(parameter.name):
             hint = Annotated[hint, Field(description=described)]
         fields[parameter.name] = (hint, default)
     model = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, Protocol, Self, cast, runtime_checkable
+from typing import Annotated, Any, Literal, Self, cast
 
 from openai.types.chat.chat_completion import Choice
 from pydantic import (
@@ -26,7 +26,7 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from gavel.base.errors import GavelError
 from gavel.base.fields import Constructed
@@ -47,36 +47,27 @@ _EXACT = (
 
 def as_item(value: Any) -> Any:
     """A `Choice`, a message dict, or any other value unchanged."""
-    match value:
-        case {"role": str()} if "message" not in value:
-            return value  # as nearly all are, and each is looked at several times
-        case Choice():
-            return value
-        case _:
-            fields = _fields(value)
+    if isinstance(value, Choice):
+        return value
+    fields: Any = value
+    if isinstance(value, BaseModel):  # as LiteLLM's and OpenAI's
+        fields = value.model_dump(mode="json", warnings=False, exclude_none="role" in type(value).model_fields)
     match fields:
-        case None:
-            return value
+        case {"role": str()} if "message" not in fields:
+            return fields
         case {"message": Mapping(), "finish_reason": _}:
             return _choice(fields)
-        case {"choices": [_]} if "role" not in fields:
-            return as_item(fields["choices"][0])
+        case {"choices": [only]} if "role" not in fields:
+            return as_item(only)
         case {"object": "response", "output": [*items]}:
-            return _convert_response(fields, [cast("Mapping[str, Any]", _fields(item)) for item in items])
+            return _convert_response(fields, items)
         case {"role": str()} | {"type": str()}:
             return fields
-        case _:
-            held = ", ".join(fields) or "nothing"
+        case dict():
+            held = ", ".join(cast("dict[str, Any]", fields)) or "nothing"
             raise ValueError(f"a message needs a role, such as assistant; this one holds only {held}")
-
-
-def _fields(value: Any) -> dict[str, Any] | None:
-    """The fields of a mapping or pydantic model (as LiteLLM's and OpenAI's); None for anything else."""
-    if isinstance(value, dict):
-        return cast("dict[str, Any]", value)
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", warnings=False, exclude_none="role" in type(value).model_fields)
-    return None
+        case _:
+            return value
 
 
 def _choice(fields: Mapping[str, Any]) -> Choice:
@@ -84,38 +75,37 @@ def _choice(fields: Mapping[str, Any]) -> Choice:
     that strict validation rejects, and a stored choice must be readable again."""
     kept: dict[str, Any] = dict(fields)
     specific: dict[str, Any] = kept.pop("provider_specific_fields", None) or {}
-    for name in _EXACT:
-        if kept.get(name) is None and specific.get(name) is not None:
-            kept[name] = specific[name]
-    message = {name: value for name, value in kept["message"].items() if name != "provider_specific_fields"}
-    kept["message"] = message
+    kept |= {name: specific[name] for name in _EXACT if kept.get(name) is None and specific.get(name) is not None}
+    kept["message"] = {name: each for name, each in kept["message"].items() if name != "provider_specific_fields"}
     return Choice.construct(None, **kept)
 
 
-def _convert_response(fields: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Choice:
+def _convert_response(fields: Mapping[str, Any], items: Iterable[Any]) -> Choice:
     """The turn in a response of OpenAI's Responses API; its items carry no token ids of their own."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[Message] = []
     for item in items:
-        match item:
+        match item.model_dump(mode="json", warnings=False) if isinstance(item, BaseModel) else item:
             case {"type": "message", "content": [*parts]}:
                 texts += [part.get("text") or part.get("refusal") or "" for part in parts]
-            case {"type": "reasoning"}:
-                thoughts += [part.get("text") or "" for part in item.get("content") or item.get("summary") or ()]
+            case {"type": "reasoning", **given}:
+                parts = cast("Iterable[dict[str, Any]]", given.get("content") or given.get("summary") or ())
+                thoughts += [part.get("text") or "" for part in parts]
             case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}:
                 calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
             case _:
                 pass  # a server-side tool: not part of the assistant's message
-    message: Message = {"role": "assistant", "content": "".join(texts)}
-    if thoughts:
-        message["reasoning_content"] = "\n".join(thoughts)
-    if calls:
-        message["tool_calls"] = calls
-    cut = fields.get("status") == "incomplete"
-    finish_reason = "length" if cut else "tool_calls" if calls else "stop"
-    exact = {name: fields[name] for name in _EXACT[:3] if fields.get(name) is not None}
-    return Choice.construct(None, index=0, finish_reason=finish_reason, message=message, logprobs=None, **exact)
+    message = {"role": "assistant", "content": "".join(texts), "reasoning_content": "\n".join(thoughts)}
+    finish_reason = "length" if fields.get("status") == "incomplete" else "tool_calls" if calls else "stop"
+    return Choice.construct(
+        None,
+        index=0,
+        finish_reason=finish_reason,
+        message={name: value for name, value in {**message, "tool_calls": calls}.items() if value or name == "content"},
+        logprobs=None,
+        **{name: fields[name] for name in _EXACT[:3] if fields.get(name) is not None},
+    )
 
 
 MessageOrChoice = Annotated[Choice | Message, BeforeValidator(as_item)]
@@ -145,35 +135,24 @@ class Record(Constructed):
 
     model_config = ConfigDict(ser_json_inf_nan="constants", defer_build=True)
 
-    def model_dump_json(self, **options: Any) -> str:
-        """Serializes as pydantic does, but escapes lone surrogates, which pydantic rejects."""
-        try:
-            return super().model_dump_json(**options)
-        except PydanticSerializationError:
-            indent = options.pop("indent", None)
-            options["warnings"] = False
-            dumped = self.model_dump(**options)
-            separators = (",", ":") if indent is None else None
-            return json.dumps(dumped, default=_jsonable, indent=indent, separators=separators)
+    def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
+        """JSON, ASCII only: pydantic's serializer rejects lone surrogates, or replaces them in the keys of a dict."""
+        options.setdefault("warnings", False)
+        dumped = self.model_dump(**options)
+        return json.dumps(dumped, default=_jsonable, indent=indent, separators=None if indent else (",", ":"))
 
     @classmethod
     def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
         """Parses as pydantic does, but accepts lone surrogates."""
         try:
+            read = json.loads(json_data)
+        except ValueError:
             return super().model_validate_json(json_data, **options)
-        except ValidationError as error:
-            if error.errors(include_url=False)[0]["type"] != "json_invalid":
-                raise
-            try:
-                read = json.loads(json_data)
-            except ValueError:
-                raise error from None
-            return cls.model_validate(read, **options)
+        return cls.model_validate(read, **options)
 
     def to_json(self) -> str:
         """One line of JSON, ASCII only."""
-        # Dumped to Python, not to JSON: pydantic's JSON mode replaces lone surrogates in the keys of a dict.
-        return json.dumps(self.model_dump(warnings=False), default=_jsonable, separators=(",", ":"))
+        return self.model_dump_json()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -194,6 +173,16 @@ Schemas = Annotated[
 class _Conversation(Record):
     """A record with a conversation, which cannot be passed under a wrong name and lost."""
 
+    messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
+    tools: Schemas = None
+    """OpenAI tool schemas that the agent was shown."""
+    agent: str | None = None
+    """The agent's name, in an episode with several agents."""
+
+    def messages(self) -> list[Message]:
+        """The conversation as plain OpenAI message dicts, ready for the next request."""
+        return to_messages(self.messages_and_choices)
+
     @model_validator(mode="before")
     @classmethod
     def _by_its_name(cls, given: Any) -> Any:
@@ -204,13 +193,6 @@ class _Conversation(Record):
 
 class NotANumberError(GavelError):
     """A reward or a metric is not a number."""
-
-
-@runtime_checkable
-class _Scalar(Protocol):
-    """A scalar of NumPy or torch."""
-
-    def tolist(self) -> Any: ...
 
 
 def _as_reward(value: Any) -> float | None:
@@ -229,7 +211,7 @@ def as_metrics(given: Any) -> Any:
         return given
     metrics: dict[Any, Any] = {}
     for name, value in cast("Mapping[Any, Any]", given).items():
-        plain = value.tolist() if isinstance(value, _Scalar) else value
+        plain = plain_value(value)
         if isinstance(plain, numbers.Number) and not isinstance(plain, int | float | complex):
             plain = float(plain)  # pyright: ignore[reportArgumentType]  # a Fraction or a Decimal
         if not isinstance(plain, int | float):
@@ -248,20 +230,19 @@ def _as_json(given: Any, validate: Callable[[Any], Any]) -> Any:
     try:
         return validate(given)
     except ValidationError:
-        return validate(_with_plain_values(given))
+        return validate(plain_value(given))
 
 
-def _with_plain_values(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """The value with tuples as lists, and with NumPy's and torch's values converted to Python's."""
     match value:
         case dict():
-            return {name: _with_plain_values(each) for name, each in cast("dict[Any, Any]", value).items()}
+            return {name: plain_value(each) for name, each in cast("dict[Any, Any]", value).items()}
         case list() | tuple():
-            return [_with_plain_values(each) for each in cast("Sequence[Any]", value)]
-        case _Scalar():
-            return value.tolist()
+            return [plain_value(each) for each in cast("Sequence[Any]", value)]
         case _:
-            return value
+            convert = getattr(value, "tolist", None)
+            return convert() if callable(convert) else value
 
 
 Metadata = Annotated[dict[str, JsonValue], WrapValidator(_as_json)]
@@ -270,21 +251,10 @@ Metadata = Annotated[dict[str, JsonValue], WrapValidator(_as_json)]
 class History(_Conversation):
     """An additional conversation of the same trajectory: a sub-agent's, or one with a rewritten context."""
 
-    messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
-    tools: Schemas = None
-    agent: str | None = None
-    """The agent's name, in an episode with several agents."""
-
-    def messages(self) -> list[Message]:
-        return to_messages(self.messages_and_choices)
-
 
 class Trajectory(_Conversation):
     """One attempt of an agent at one task."""
 
-    messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
-    tools: Schemas = None
-    """OpenAI tool schemas that the agent was shown."""
     additional_histories: list[History] = Field(default_factory=list[History])
     reward: Annotated[float | None, BeforeValidator(_as_reward)] = None
     """None = not scored; such a trajectory is never trained."""
@@ -299,18 +269,12 @@ class Trajectory(_Conversation):
     status_reason: str | None = None
     policy_version: int | None = None
     """Training step of the policy that acted."""
-    agent: str | None = None
-    """The agent's name, in an episode with several agents."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises `NotANumberError` for a reward or a metric that is not a number, as the constructor does."""
         checks = {"reward": _as_reward, "metrics": as_metrics}
         value = checks[name](value) if name in checks else value
         super().__setattr__(name, value)
-
-    def messages(self) -> list[Message]:
-        """The conversation as plain OpenAI message dicts, ready for the next request."""
-        return to_messages(self.messages_and_choices)
 
     def histories(self) -> list[History]:
         """The main conversation first, then the additional ones."""

@@ -9,6 +9,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -53,8 +54,6 @@ class TrajectoryStore:
         """`lock_seconds`: max wait of an append for others."""
         self.path = Path(path)
         self.lock_seconds = lock_seconds
-        self.torn_bytes = 0
-        """Size of the unfinished end that the latest read skipped, or the latest append truncated."""
         self._inode, self._whole = 0, 0
         """The file of the last append, and the length up to which it holds whole records."""
 
@@ -68,7 +67,14 @@ class TrajectoryStore:
         All are encoded before the first is written, so a group that cannot be encoded leaves the file unchanged. Raises
         `PendingGroupError` for a group that still has rollouts to run.
         """
-        frames = [_encode(group) for group in groups]
+        frames: list[bytes] = []
+        for group in groups:
+            if group.pending:
+                raise PendingGroupError(
+                    f"this group still has {group.pending} rollouts to run: `await group` before storing it"
+                )
+            line = f"{to_line(group)}\n".encode()
+            frames.append(zstandard.ZstdCompressor(write_checksum=True).compress(line))
         with self._os_errors("write", "Check that its directory can be written and that the disk has space left."):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "ab+", buffering=0) as file:
@@ -105,53 +111,43 @@ class TrajectoryStore:
             open(self.path, "rb", buffering=0) as file,
         ):
             fd, end = file.fileno(), offset
-            for number, frame in enumerate(self._read_frames(fd, offset)):
+            for number, (payload, after) in enumerate(self._read_frames(fd, offset)):
                 with self._record_errors(number):
-                    row = _decoded(frame.payload)
-                begin, end = end, frame.end
-                yield StoredRow(begin, end, row)
-            self.torn_bytes = os.fstat(fd).st_size - end
-        if self.torn_bytes:
-            logger.warning(
-                "%s: skipped an unfinished record at its end (%d bytes); its writer was stopped, or is still writing",
-                self.path,
-                self.torn_bytes,
-            )
+                    row = json.loads(payload)
+                    if not isinstance(row, dict):
+                        raise ValueError("it is no JSON object")
+                    check_version(cast("dict[str, Any]", row))
+                begin, end = end, after
+                yield StoredRow(begin, end, cast("dict[str, Any]", row))
+            if torn := os.fstat(fd).st_size - end:
+                logger.warning("%s: skipped an unfinished record at its end (%d bytes)", self.path, torn)
 
     def __iter__(self) -> Iterator[TrajectoryGroup]:
         return self.read()
 
     def __len__(self) -> int:
         """Number of whole records; reads the whole file."""
-        with (
-            self._os_errors("read", "Check the path, and that you may read it."),
-            open(self.path, "rb", buffering=0) as file,
-        ):
-            return sum(1 for _ in self._read_frames(file.fileno(), 0))
+        return sum(1 for _ in self.rows())
 
     def __bool__(self) -> bool:
         """True, without reading the file: otherwise `if store` would call `__len__`."""
         return True
 
-    def _read_frames(self, fd: int, offset: int) -> Iterator["_Frame"]:
+    def _read_frames(self, fd: int, offset: int) -> Iterator[tuple[bytes, int]]:
         """Whole frames from `offset` to the end of the file, or to its unfinished end."""
         if not MAGIC.startswith(os.pread(fd, len(MAGIC), 0)):
             raise StoreError(
                 f"{self.path} is no trajectory store", "Give the path of a .jsonl.zst file that Gavel wrote."
             )
-        while True:
-            frame = _read_frame(fd, offset)
-            if frame is None and _has_frame_after(fd, offset):
-                frame = _read_frame(fd, offset)  # a writer may have finished it meanwhile: records are written in order
-                if frame is None:
-                    raise StoreError(
-                        f"{self.path} is damaged at byte {offset}, before its end",
-                        f"Restore it, or keep what lies before: head -c {offset} '{self.path}' > repaired.jsonl.zst",
-                    )
+        while (frame := _read_frame(fd, offset)) or _has_frame_after(fd, offset):
+            frame = frame or _read_frame(fd, offset)  # a writer may have finished it: records are written in order
             if frame is None:
-                return
+                raise StoreError(
+                    f"{self.path} is damaged at byte {offset}, before its end",
+                    f"Restore it, or keep what lies before: head -c {offset} '{self.path}' > repaired.jsonl.zst",
+                )
             yield frame
-            offset = frame.end
+            _, offset = frame
 
     @contextmanager
     def _record_errors(self, number: int) -> Generator[None, None, None]:
@@ -168,12 +164,10 @@ class TrajectoryStore:
     def _cut_torn_end(self, fd: int) -> int:
         """Truncates the file to whole records; returns the offset of the next one."""
         stat = os.fstat(fd)
-        end = self._whole if stat.st_ino == self._inode and self._whole <= stat.st_size else 0
-        for frame in self._read_frames(fd, end):
-            end = frame.end
-        self.torn_bytes = stat.st_size - end
-        if self.torn_bytes:
-            logger.warning("%s: cut off an unfinished record at its end (%d bytes)", self.path, self.torn_bytes)
+        known = self._whole if stat.st_ino == self._inode and self._whole <= stat.st_size else 0
+        end = max((after for _, after in self._read_frames(fd, known)), default=known)
+        if torn := stat.st_size - end:
+            logger.warning("%s: cut off an unfinished record at its end (%d bytes)", self.path, torn)
             os.ftruncate(fd, end)
         return end
 
@@ -206,29 +200,6 @@ class StoredRow(NamedTuple):
     row: dict[str, Any]
 
 
-class _Frame(NamedTuple):
-    payload: bytes
-    end: int
-    """Offset of the first byte after the frame."""
-
-
-def _encode(group: TrajectoryGroup) -> bytes:
-    if group.pending:
-        raise PendingGroupError(
-            f"this group still has {group.pending} rollouts to run: `await group` before storing it"
-        )
-    return zstandard.ZstdCompressor(write_checksum=True).compress(f"{to_line(group)}\n".encode())
-
-
-def _decoded(payload: bytes) -> dict[str, Any]:
-    row = json.loads(payload)
-    if not isinstance(row, dict):
-        raise ValueError("it is no JSON object")
-    found = cast(dict[str, Any], row)
-    check_version(found)
-    return found
-
-
 def write_whole(fd: int, frame: bytes, end: int) -> None:
     """Appends in one write (the kernel splits what exceeds 2 GiB); a failed write leaves nothing behind."""
     try:
@@ -240,42 +211,34 @@ def write_whole(fd: int, frame: bytes, end: int) -> None:
         raise
 
 
-def _read_frame(fd: int, offset: int) -> _Frame | None:
-    """The whole, undamaged frame at `offset`, if there is one. Raises `StoreError` for one that expands beyond all
-    records."""
+def _read_frame(fd: int, offset: int) -> tuple[bytes, int] | None:
+    """The content and the end of the whole, undamaged frame at `offset`, if there is one. Raises `StoreError` for one
+    that expands beyond all records."""
     decoder = zstandard.ZstdDecompressor().decompressobj()
     parts: list[bytes] = []
-    size, begin = 0, offset
+    size, end = 0, offset
     try:
         while not decoder.eof:
-            chunk = os.pread(fd, CHUNK, offset)
-            if not chunk:
+            if not (chunk := os.pread(fd, _FED_AT_ONCE, end)):
                 return None
-            for start in range(0, len(chunk), _FED_AT_ONCE):
-                some = chunk[start : start + _FED_AT_ONCE]
-                parts.append(decoder.decompress(some))
-                size, offset = size + len(parts[-1]), offset + len(some)
-                if size > MAX_RECORD:
-                    raise StoreError(
-                        f"the record at byte {begin} expands to more than {MAX_RECORD:,} bytes",
-                        "Gavel writes no such record: delete the file.",
-                    )
-                if decoder.eof:
-                    break
+            parts.append(decoder.decompress(chunk))
+            size, end = size + len(parts[-1]), end + len(chunk)
+            if size > MAX_RECORD:
+                raise StoreError(
+                    f"the record at byte {offset} expands to more than {MAX_RECORD:,} bytes",
+                    "Gavel writes no such record: delete the file.",
+                )
     except zstandard.ZstdError:
         return None
-    return _Frame(b"".join(parts), offset - len(decoder.unused_data))
+    return b"".join(parts), end - len(decoder.unused_data)
 
 
 def _has_frame_after(fd: int, offset: int) -> bool:
     """Whether a whole frame begins anywhere after `offset`: then the data at `offset` is damaged, not unfinished."""
     start = offset + 1
     while chunk := os.pread(fd, CHUNK, start):
-        at = chunk.find(MAGIC)
-        while at >= 0:
-            if _read_frame(fd, start + at) is not None:
-                return True
-            at = chunk.find(MAGIC, at + 1)
+        if any(_read_frame(fd, start + found.start()) for found in re.finditer(re.escape(MAGIC), chunk)):
+            return True
         if len(chunk) < CHUNK:
             return False
         start += CHUNK - len(MAGIC) + 1

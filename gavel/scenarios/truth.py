@@ -13,12 +13,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from pydantic import JsonValue
 
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import plain_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,8 @@ class Criterion:
 
 KEY = "truth"
 """Key in the metadata of a group or trajectory."""
-_REFERENCE_COLUMNS = ("reference", "answer")
-COLUMNS = ("rubric", "criteria", *_REFERENCE_COLUMNS)
+COLUMNS = ("rubric", "criteria", "reference", "answer")
 """Fields of a row that hold a truth."""
-
-
-@runtime_checkable
-class _Array(Protocol):
-    """An array of NumPy or torch, as formatted datasets contain them."""
-
-    def tolist(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +76,11 @@ def read_truth(fields: Mapping[str, Any], *, of_row: bool = False) -> Truth:
     Empty fields are ignored. A reference that is not text is shown as JSON. Criteria are a list of texts or of objects
     with name, text and perhaps weight, or JSON of one. Raises `JudgeError` for any other.
     """
-    rubric, criteria = _given(fields.get("rubric")), _given(fields.get("criteria"))
-    references = {name: fields.get(name) for name in (_REFERENCE_COLUMNS if of_row else _REFERENCE_COLUMNS[:1])}
-    reference = next((value for value in map(_given, references.values()) if value is not None), None)
+    rubric, reference, answer, criteria = (
+        _given(fields.get(name)) for name in ("rubric", "reference", "answer", "criteria")
+    )
+    if reference is None and of_row:
+        reference = answer
     return Truth(
         None if rubric is None else _text(rubric),
         None if reference is None else _text(reference),
@@ -132,10 +127,9 @@ def _in_metadata(metadata: Mapping[str, Any]) -> Truth:
 
 def _given(value: Any) -> Any:
     """None for the empty values of files; an array or a tensor as a list or number."""
-    if value is not None and not isinstance(value, str | bytes) and isinstance(value, _Array):
-        value = value.tolist()
-    nothing = value in ("", [], {}) or (isinstance(value, str) and not value.strip())
-    return None if nothing or (isinstance(value, float) and math.isnan(value)) else value
+    value = plain_value(value)
+    is_blank = value in ("", [], {}) or (isinstance(value, str) and not value.strip())
+    return None if is_blank or (isinstance(value, float) and math.isnan(value)) else value
 
 
 def _text(value: Any) -> str:

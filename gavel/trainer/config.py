@@ -22,10 +22,12 @@ from gavel.base.errors import GavelError
 from gavel.base.fields import Constructed
 
 
-class VllmSettings(Constructed):
-    """vLLM as the engine of rollouts: a process that is started and ended here, or a server that runs already."""
+class Settings(Constructed):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+class VllmSettings(Settings):
+    """vLLM as the engine of rollouts: a process that is started and ended here, or a server that runs already."""
 
     urls: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = ()
     """Addresses of running vLLM servers, over which rollouts are spread; they must see the run directory. None starts
@@ -77,10 +79,6 @@ ExportForm = Literal["merged", "adapter"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 TurnLimits = dict[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]]
 """Turns of a rollout by the first step that they are for."""
-
-
-class Settings(Constructed):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class LoraSettings(Settings):
@@ -341,32 +339,19 @@ class TrainConfig(_Updates):
                     raise ValueError(
                         f"{name} is for losses that compare a group's members; Ppo does not: leave it at {default}"
                     )
-        for wrong, told in (
-            (
-                self.reference != "base" and not (self.beta or self.kl_in_reward),
-                "reference is what a divergence is from, and none is trained: set beta or kl_in_reward",
-            ),
-            (
-                self.kl_in_reward_per == "sequence" and self.kl_in_reward and self.advantage not in ("mean", "rloo"),
-                "kl_in_reward_per='sequence' needs advantage='mean' or 'rloo'; per token it goes with any",
-            ),
-            (
-                self.step_advantages and self.advantage not in ("mean", "std"),
-                "step_advantages needs advantage='mean' or 'std'",
-            ),
-            (
-                (self.step_advantages or self.advantage == "critic")
-                and (self.normalize_over_batch or self.kl_in_reward),
-                f"{'step_advantages' if self.step_advantages else 'critic'} goes with neither normalize_over_batch nor "
-                "kl_in_reward: leave one out",
-            ),
-            (
-                self.top_entropy < 1 and isinstance(self.loss, Gspo),
-                "top_entropy chooses single tokens, and gspo has one ratio a sequence: leave out one of them",
-            ),
-        ):
-            if wrong:
-                raise ValueError(told)
+        by_turns = "step_advantages" if self.step_advantages else "critic" if self.advantage == "critic" else None
+        if self.reference != "base" and not (self.beta or self.kl_in_reward):
+            raise ValueError("reference is what a divergence is from, and none is trained: set beta or kl_in_reward")
+        if self.kl_in_reward_per == "sequence" and self.kl_in_reward and self.advantage not in ("mean", "rloo"):
+            raise ValueError("kl_in_reward_per='sequence' needs advantage='mean' or 'rloo'; per token it goes with any")
+        if self.step_advantages and self.advantage not in ("mean", "std"):
+            raise ValueError("step_advantages needs advantage='mean' or 'std'")
+        if by_turns and (self.normalize_over_batch or self.kl_in_reward):
+            raise ValueError(f"{by_turns} goes with neither normalize_over_batch nor kl_in_reward: leave one out")
+        if self.top_entropy < 1 and isinstance(self.loss, Gspo):
+            raise ValueError(
+                "top_entropy chooses single tokens, and gspo has one ratio a sequence: leave out one of them"
+            )
         return self
 
 
@@ -468,8 +453,6 @@ class EvolveConfig(Settings):
     all that are above the threshold."""
     above: float | None = None
     """Only attempts whose reward is greater than this. Default: 0.5, or none where the judge ranks them."""
-    accumulate: bool = False
-    """Imitates what all iterations so far have kept; otherwise, as in AgentEvol, what the newest has."""
     turn_limits: TurnLimits = Field(default={})
     """Turns of an exploring rollout, from an iteration on: {1: 10, 2: 20, 4: 30}. Default: the scenario's own."""
     temperature: float = Field(default=1.0, gt=0)
@@ -514,14 +497,9 @@ class EvolveConfig(Settings):
 
     def sampling(self) -> LoopConfig:
         """How rollouts and evaluations sample."""
-        return LoopConfig(
-            temperature=self.temperature,
-            max_tokens=self.max_tokens,
-            concurrency=self.concurrency,
-            seed=self.seed,
-            stall_seconds=self.stall_seconds,
-            turn_limits=self.turn_limits,
-        )
+        alike = ("temperature", "max_tokens", "concurrency", "seed", "stall_seconds", "turn_limits")
+        own = {name: getattr(self, name) for name in alike}
+        return LoopConfig().model_copy(update={**own, "group_size": self.attempts, "reward": self.reward or {}})
 
 
 RecipeName = Literal[

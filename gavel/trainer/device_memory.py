@@ -95,7 +95,7 @@ class TensorBytes(TorchDispatchMode):
         if func in _VALUES and args[0].is_meta:
             return 1 if func is not _aten.equal.default else True
         if func is _aten._grouped_mm.default and args[0].is_meta:  # whose meta kernel knows bfloat16 alone
-            made = _grouped_product(*args, **(kwargs or {}))
+            made = func(*(each.bfloat16() for each in args[:2]), *args[2:], **(kwargs or {})).to(args[0].dtype)
         else:
             made = func(*args, **(kwargs or {}))
         given = {each.untyped_storage()._cdata for each in _tensors((args, kwargs))}
@@ -129,20 +129,3 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(each)
     elif isinstance(values, dict):
         yield from _tensors(list(values.values()))
-
-
-def _grouped_product(
-    one: torch.Tensor, other: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, **__: Any
-) -> Any:
-    """The shape of PyTorch's grouped matrix product."""
-    match one.dim(), other.dim():
-        case 2, 2:
-            assert offs is not None
-            shape = (len(offs), one.shape[0], other.shape[1])
-        case 2, 3:
-            shape = (one.shape[0], other.shape[2])
-        case 3, 2:
-            shape = (one.shape[1], other.shape[1])
-        case _:
-            shape = (one.shape[0], one.shape[1], other.shape[2])
-    return one.new_empty(shape)

@@ -227,7 +227,7 @@ class TrainableModel(Model, TrainableSpec):
         Returns where it is there. A push that was cut off goes on where it was. best: the step with the highest
         `best_by` (split/metric). Raises `StorageError`.
         """
-        chosen = self._chosen_step(step, best_by)
+        chosen = chosen_step(self.backend.checkpoints(self), self.backend.history(self), step, best_by)
         if chosen is None and step == "best":
             raise StorageError(
                 f"no checkpoint of {self.name} has a value of {best_by}",
@@ -293,9 +293,6 @@ class TrainableModel(Model, TrainableSpec):
         all requests with that key. At the end, requests in flight have `patience` seconds. Raises `CaptureError`.
         """
         return Capture(self.openai_client(), patience)
-
-    def _chosen_step(self, step: int | Literal["latest", "best"], best_by: str) -> int | None:
-        return chosen_step(self.backend.checkpoints(self), self.backend.history(self), step, best_by)
 
     def _address(self) -> tuple[str | None, str | None]:
         endpoint = self.backend.endpoint(self)

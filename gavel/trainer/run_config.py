@@ -10,9 +10,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from gavel.base.fields import Constructed
 from gavel.judge.config import JudgeConfig
 from gavel.trainer.config import (
     EngineChoice,
@@ -20,6 +19,7 @@ from gavel.trainer.config import (
     LoopConfig,
     LoraSettings,
     PolicySettings,
+    Settings,
     SftConfig,
     TrainConfig,
 )
@@ -31,11 +31,7 @@ _EMBEDDED_LEARNING_RATE = 2e-3
 _EMBEDDED_IMITATION_RATE, _EMBEDDED_EPOCHS = 4e-3, 3
 
 
-class _Config(Constructed):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class ModelConfig(_Config):
+class ModelConfig(Settings):
     """The model that is trained."""
 
     base_model: str = EMBEDDED_POLICY
@@ -52,7 +48,7 @@ class ModelConfig(_Config):
     policy: PolicySettings = PolicySettings()
 
 
-class BackendConfig(_Config):
+class BackendConfig(Settings):
     """Where the model is trained and sampled."""
 
     url: str | None = None
@@ -109,7 +105,7 @@ def with_loss_kind(data: Any) -> Any:
             return data
 
 
-class RunConfig(_Config):
+class RunConfig(Settings):
     """One training run."""
 
     scenario: str
@@ -147,7 +143,7 @@ class RunConfig(_Config):
         )
 
 
-class EvolveRunConfig(_Config):
+class EvolveRunConfig(Settings):
     """One run of `gavel evolve`."""
 
     scenario: str
@@ -176,7 +172,7 @@ class EvolveRunConfig(_Config):
         )
 
 
-class ChooseConfig(_Config):
+class ChooseConfig(Settings):
     """Which members of judged groups are imitated."""
 
     best: int = Field(default=1, ge=1)
@@ -185,7 +181,7 @@ class ChooseConfig(_Config):
     """Only members whose score is greater than this."""
 
 
-class ImitationConfig(_Config):
+class ImitationConfig(Settings):
     """One run of `gavel sft`."""
 
     model: ModelConfig = ModelConfig()

@@ -149,11 +149,13 @@ Wrong = Callable[[Episode], Any]
         (lambda episode: Agent(episode, " "), "needs a name"),
         (lambda episode: together(), "no agents to put together"),
         (lambda episode: Agent(episode, "a", model=OTHER, steps_back=1), "names another model"),
+        (lambda episode: Agent(OTHER, "planner"), r"episode: gavel\.Episode"),  # type: ignore[arg-type]
+        (lambda episode: Agent(episode, "a", steps_back=1).ask("Go."), "no earlier steps"),
     ],
 )
-def test_agents_that_cannot_be_are_refused(make: Wrong, said: str):
+async def test_agents_that_cannot_be_are_refused(make: Wrong, said: str):
     with pytest.raises(AgentError, match=said):
-        make(an_episode())
+        await make(an_episode())
 
 
 async def test_an_agent_is_asked_one_thing_at_a_time():
@@ -166,11 +168,6 @@ async def test_an_agent_is_asked_one_thing_at_a_time():
     assert first == "1: One."
     assert isinstance(second, AgentError)
     assert await agent.ask("Two.") == "3: Two."
-
-
-async def test_a_model_without_steps_has_no_earlier_ones():
-    with pytest.raises(AgentError, match="no earlier steps"):
-        await Agent(an_episode(), "a", steps_back=1).ask("Go.")
 
 
 @pytest.mark.parametrize(
@@ -188,11 +185,6 @@ async def test_a_rollout_that_returns_no_members_fails_alone(returned: Any, said
     (failed,) = await played(play)
     assert failed.status == "failed"
     assert said in (failed.status_reason or "")
-
-
-def test_an_agent_of_the_model_in_place_of_the_episode_says_what_to_annotate() -> None:
-    with pytest.raises(AgentError, match=r"episode: gavel\.Episode"):
-        Agent(OTHER, "planner")  # type: ignore[arg-type]
 
 
 async def test_agents_that_ask_at_once_are_shown_one_after_another():

@@ -116,7 +116,7 @@ def test_without_tools_the_action_is_the_words() -> None:
         ("Action: book Rome", "needs city, nights"),
         ("Action: look_up(1, 2)", "takes 1 arguments"),
         ("Action: __import__('os').system('true')", "no tool"),
-        ("Action: look_up(open('/etc/passwd').read())", "no tool"),
+        ("Action: look_up(open('/etc/passwd').read())", "no literal values"),
     ],
 )
 def test_what_was_meant_as_a_call_is_told_what_is_wrong(text: str, told: str) -> None:

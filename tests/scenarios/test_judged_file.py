@@ -213,16 +213,6 @@ def test_what_is_judged_already_can_be_seen_without_a_change(tmp_path: Path, nam
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("own.csv", "prompt,completion\nq,a\n"), ("own.jsonl", '{"prompt": "q"}\n')]
-)
-def test_an_input_of_another_format_is_not_replaced(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(JudgedFileError, match="is the input"):
-        JudgedFile(tmp_path / name, {}, is_input=True)
-    assert (tmp_path / name).read_text() == text
-
-
 RULES = "- calls get_order before refund"
 
 

@@ -100,9 +100,7 @@ async def test_an_answer_without_a_tool_call_finishes_it(endpoint: Endpoint, mod
 async def test_a_tool_that_is_done_ends_it_after_all_calls_of_the_turn(endpoint: Endpoint, model: Served) -> None:
     answers(endpoint, calls(("submit", '{"answer": "3"}'), ("add", '{"a": 1, "b": 2}')))
     trajectory = await rollout(model, SCENARIO, TASK)
-    assert trajectory.status == "finished"
-    assert tool_messages(trajectory) == ["false", "3"]
-    assert len(endpoint.requests) == 1
+    assert (trajectory.status, tool_messages(trajectory), len(endpoint.requests)) == ("finished", ["false", "3"], 1)
 
 
 async def test_when_the_turns_are_used_up_it_is_truncated(endpoint: Endpoint, model: Served) -> None:

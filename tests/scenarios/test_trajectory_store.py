@@ -60,7 +60,6 @@ def test_groups_come_back_in_order_from_new_directories(path: Path) -> None:
     store.extend(group(number) for number in (1, 2))
     assert list(TrajectoryStore(path)) == [group(0), group(1), group(2)]
     assert len(store) == 3
-    assert store.torn_bytes == 0
 
 
 def test_big_records_are_read_across_chunks(path: Path) -> None:
@@ -105,11 +104,11 @@ def test_a_file_cut_at_any_byte_is_readable_and_can_be_appended_to(
         cut = TrajectoryStore(path)
         caplog.clear()
         assert numbers(cut) == list(range(kept))
-        assert (cut.torn_bytes, len(caplog.records)) == (torn, bool(torn))
         cut.append(group(7))
-        assert cut.torn_bytes == torn
+        assert [record.args[1] for record in caplog.records if isinstance(record.args, tuple)] == [torn] * 2 * bool(
+            torn
+        )
         assert numbers(cut) == [*range(kept), 7]
-        assert cut.torn_bytes == 0
 
 
 def test_an_end_of_zeros_is_unfinished(path: Path) -> None:
@@ -217,13 +216,19 @@ def test_a_file_of_another_kind_is_never_written_to(path: Path) -> None:
     assert path.read_text() == "the only copy of my thesis"
 
 
-@pytest.mark.parametrize("line", ['{"trajectories": 3}', "[]", "{", "\x00"])
-def test_a_record_that_is_no_group_is_an_error(path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        *((line, "is no trajectory group") for line in ('{"trajectories": 3}', "[]", "{", "\x00")),
+        ('{"format_version":2,"trajectories":[]}', "format_version 2(.|\n)*Upgrade Gavel"),
+    ],
+)
+def test_a_record_that_is_no_group_of_this_version_is_an_error(path: Path, line: str, told: str) -> None:
     store = TrajectoryStore(path)
     store.append(group(0))
     with open(path, "ab") as file:
         file.write(zstandard.compress(line.encode()))
-    with pytest.raises(StoreError, match=r"record 1 of .* is no trajectory group"):
+    with pytest.raises(StoreError, match=f"record 1 of .* {told}"):
         list(store)
 
 
@@ -241,13 +246,3 @@ def test_records_carry_their_format_version_and_those_without_one_are_read(path:
     with path.open("ab") as file:
         file.write(zstandard.ZstdCompressor(write_checksum=True).compress(group(2).to_json().encode()))
     assert numbers(store) == [1, 2]
-
-
-def test_a_record_of_a_later_version_is_refused_with_the_remedy(path: Path) -> None:
-    TrajectoryStore(path).append(group(1))
-    later = b'{"format_version":2,' + group(2).to_json().encode()[1:]
-    with path.open("ab") as file:
-        file.write(zstandard.ZstdCompressor(write_checksum=True).compress(later))
-    with pytest.raises(StoreError, match=r"record 1 of .* format_version 2") as error:
-        list(TrajectoryStore(path))
-    assert "Upgrade Gavel" in error.value.remedy

@@ -206,10 +206,7 @@ class AtroposSender:
         self._maker = GroupMaker(
             self.model,
             {scenario.name: judge} if judge else {},
-            loop.reward,
-            loop.group_size,
-            loop.temperature,
-            loop.max_tokens,
+            loop,
             Watchdog(math.inf),
             fields=EXACT if self.fields is None else self.fields,
         )

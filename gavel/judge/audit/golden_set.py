@@ -9,13 +9,13 @@ Labelled attempts are read in the forms in which data sets are published:
     {"source": …, "reply": A, "scores": {"overall": 4.3}}                a rating; the rows of one task are a group
     {"messages": […], "reward": 1}                                 and whatever else `read_groups` reads with a reward
 
-What a field is follows from its structure: answers are texts beside each other in a list or under names that differ
-in a number or a letter; a label is a number for each answer, or one value that names an answer in every row. Where
-several fields could be the label, none is guessed.
+What a field is follows from its structure: answers are texts or conversations beside each other, in a list or under
+names that differ in a number or a letter; a label is a number for each answer, or one value that names an answer in
+every row. An identifier is no label. Where several fields could be the label, none is guessed.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import combinations, product
 from pathlib import Path
@@ -28,8 +28,9 @@ from gavel.base.fields import problem
 from gavel.judge.errors import JudgeError
 from gavel.llm.types import Message
 from gavel.scenarios.formats.files import rows_by_file
-from gavel.scenarios.formats.reading import read_groups
-from gavel.scenarios.formats.row import INDEPENDENT, Row, at, is_list, is_object
+from gavel.scenarios.formats.reading import IDENTIFIER, read_groups
+from gavel.scenarios.formats.row import INDEPENDENT, Row, as_message, at, is_list, is_object
+from gavel.scenarios.formats.text import is_conversation
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -64,6 +65,8 @@ class GoldenGroup(BaseModel):
     """The messages after the opening, by name; judges do not see the names."""
     order: list[list[str]]
     """Tiers of names, best first; members of one tier are not compared."""
+    label: str = ""
+    """The field of labelled attempts that gives the order; empty where the order itself is given."""
 
     @model_validator(mode="after")
     def _orders_its_members(self) -> Self:
@@ -92,14 +95,17 @@ class GoldenGroup(BaseModel):
         )
 
 
-def load_golden(path: Path = SHIPPED, label: str | None = None, by: str | None = None) -> list[GoldenGroup]:
+def load_golden(
+    path: Path = SHIPPED, label: str | None = None, by: str | None = None, prompt: str | None = None
+) -> list[GoldenGroup]:
     """The golden set in a file: a list of `GoldenGroup`s, by default the one that is shipped, or labelled attempts.
 
     `label`: the field that holds the label of attempts. `by`: the field that names their task, where a row holds one
-    attempt. Both may be dotted paths. Tasks whose attempts have one label are left out.
+    attempt. `prompt`: the field that holds what was asked, where its name does not say so. `by` and `prompt` may be
+    dotted paths. Tasks whose attempts have one label are left out.
 
-    Raises `JudgeError` where no field, or more than one, could be the label, and for a golden set that contradicts
-    itself; `RowError` for a file that cannot be read.
+    Raises `JudgeError` where no field, or more than one, could be the label, where none says what was asked, and for a
+    golden set that contradicts itself; `RowError` for a file that cannot be read.
     """
     rows = [row for rows in rows_by_file(path).values() for row in rows]
     fields: list[Fields] = [row.value for row in rows]
@@ -110,11 +116,11 @@ def load_golden(path: Path = SHIPPED, label: str | None = None, by: str | None =
     if "messages" in fields[0] or {"chosen", "rejected"} <= fields[0].keys():
         found = _from_trajectories(path, label, by)
     else:
-        openings, answers, columns = _tabled(fields, by, path)
-        chosen = columns[_the_label(list(columns), label, path)]
+        openings, answers, columns = _tabled(fields, by, prompt, path)
+        name = _the_label(list(columns), label, path)
         found = [
-            _labelled(str(number), _opening(row), [[{"role": "assistant", "content": text}] for text in own], labels)
-            for number, (row, own, labels) in enumerate(zip(openings, answers, chosen, strict=True), 1)
+            order_by_labels(str(number), opening, own, labels, label=name)
+            for number, (opening, own, labels) in enumerate(zip(openings, answers, columns[name], strict=True), 1)
         ]
     groups = [group for group in found if group is not None]
     if not groups:
@@ -139,12 +145,13 @@ def _golden_groups(rows: Sequence[Row], path: Path) -> list[GoldenGroup]:
     return groups
 
 
-def _labelled(
+def order_by_labels(
     name: str,
     opening: list[Message],
     answers: Sequence[list[Message]],
     labels: Sequence[float],
     tools: list[Message] | None = None,
+    label: str = "",
 ) -> GoldenGroup | None:
     """The answers, numbered from 1, in the order of their labels; None where no two differ."""
     if len(set(labels)) < 2:
@@ -152,7 +159,7 @@ def _labelled(
     members = {str(number): messages for number, messages in enumerate(answers, 1)}
     values = sorted(set(labels), reverse=True)
     order = [[member for member, label in zip(members, labels, strict=True) if label == value] for value in values]
-    return GoldenGroup(name=name, opening=opening, tools=tools or [], members=members, order=order)
+    return GoldenGroup(name=name, opening=opening, tools=tools or [], members=members, order=order, label=label)
 
 
 def _from_trajectories(path: Path, label: str | None, by: str | None) -> list[GoldenGroup | None]:
@@ -161,12 +168,15 @@ def _from_trajectories(path: Path, label: str | None, by: str | None) -> list[Go
         labels = [at({**member.metadata, **member.metrics}, label or INDEPENDENT) for member in group]
         known = [(member, float(label)) for member, label in zip(group, labels, strict=True) if _is_number(label)]
         messages, tools = [member.messages() for member, _ in known], known[0][0].tools if known else None
-        found.append(_labelled(str(number), [], messages, [label for _, label in known], tools))
+        values = [value for _, value in known]
+        found.append(order_by_labels(str(number), [], messages, values, tools, label or INDEPENDENT))
     return found
 
 
-def _tabled(rows: Sequence[Fields], by: str | None, where: Path) -> tuple[Sequence[Fields], list[list[str]], Columns]:
-    """For each task its first row, its answers, and the columns that could be their labels.
+def _tabled(
+    rows: Sequence[Fields], by: str | None, prompt: str | None, where: Path
+) -> tuple[list[list[Message]], list[list[list[Message]]], Columns]:
+    """For each task what was asked, its answers, and the columns that could be their labels.
 
     Where no row has several answers, rows that ask the same, or have one value of `by`, are of one task.
     """
@@ -174,23 +184,46 @@ def _tabled(rows: Sequence[Fields], by: str | None, where: Path) -> tuple[Sequen
     if is_of_one := not _texts(parallel):
         tasks: defaultdict[str, list[Fields]] = defaultdict(list)
         for row in rows:
-            tasks[str(_opening(row) if by is None else at(row, by))].append(row)
+            tasks[str(_opening(row, prompt) if by is None else at(row, by))].append(row)
         rows = [own[0] for own in tasks.values()]
         flat = [[_flat(row) for row in own] for own in tasks.values()]
         parallel = [
-            {name: [each.get(name) for each in own] for name in own[0] if name not in (*_ASKED, by)} for own in flat
+            {name: [each.get(name) for each in own] for name in own[0] if name not in (*_ASKED, by, prompt)}
+            for own in flat
         ]
     if not (texts := _texts(parallel)):
         raise JudgeError(f"no field of {where} holds an answer.", f"Its fields: {', '.join(_flat(rows[0]))}.")
     answer = max(texts, key=texts.__getitem__)
-    answers = [list(map(str, own.get(answer, []))) for own in parallel]
-    return rows, answers, _ratings(parallel, answers) | ({} if is_of_one else _winners(rows, answers))
+    openings = [_opening(row, prompt) for row in rows]
+    answers = [[as_message(each, "assistant") for each in own.get(answer, [])] for own in parallel]
+    if silent := next((own for own, asked in zip(answers, openings, strict=True) if not (asked or _ask(own))), None):
+        said = {message.get("content") for each in silent for message in each}
+        others = [
+            name
+            for name, value in _flat(rows[0]).items()
+            if isinstance(value, str) and not (value in said or IDENTIFIER.search(name))
+        ]
+        raise JudgeError(
+            f"no field of {where} is known to hold what was asked.",
+            f"Name it with --prompt-column, or rename it to prompt: {', '.join(others) or 'add one'}.",
+        )
+    winners = {} if is_of_one else _winners(rows, [len(own) for own in answers])
+    return openings, answers, _ratings(parallel, answers) | winners | _ones(parallel, answers)
 
 
 def _texts(parallel: Sequence[dict[str, list[Any]]]) -> dict[str, int]:
-    """The fields that hold texts in the first task, with their length in all."""
-    names = [name for name, values in parallel[0].items() if all(isinstance(value, str) for value in values)]
+    """The fields that hold texts or conversations in the first task, with their length in all."""
+    names = [name for name, values in parallel[0].items() if all(map(_is_said, values))]
     return {name: sum(len(str(value)) for own in parallel for value in own.get(name, ())) for name in names}
+
+
+def _is_said(value: Any) -> bool:
+    return isinstance(value, str) or (is_list(value) and bool(value) and is_conversation(value))
+
+
+def _ask(answers: Sequence[list[Message]]) -> bool:
+    """Whether each answer is a conversation, in which something was asked."""
+    return all(any(message.get("role") == "user" for message in each) for each in answers)
 
 
 def _the_label(candidates: Sequence[str], named: str | None, where: Path) -> str:
@@ -198,18 +231,21 @@ def _the_label(candidates: Sequence[str], named: str | None, where: Path) -> str
     usual = [name for last in _USUAL for name in candidates if name.rpartition(".")[2] == last]
     chosen = [named] if named else candidates if len(candidates) == 1 else usual[:1]
     if not chosen or chosen[0] not in candidates:
-        which = f"{named} is no field that" if named else ("several fields" if candidates else "no field")
+        which = f"the field {named} of {where} cannot" if named else f"no field of {where} can"
+        which = f"several fields of {where} could" if candidates and not named else which
         raise JudgeError(
-            f"{which} of {where} could say which attempt is better.",
+            f"{which} say which attempt is better.",
             f"Name one with --label: {', '.join(candidates)}."
             if candidates
-            else "A label is a number for each answer, or one value that names an answer in every row.",
+            else "A label is a number for each answer, or one value that names an answer in every row, and not always "
+            "the same one.",
         )
     return chosen[0]
 
 
-def _opening(row: Fields) -> list[Message]:
-    asked = [row[name] for name in _ASKED if isinstance(row.get(name), str) and row[name].strip()]
+def _opening(row: Fields, prompt: str | None) -> list[Message]:
+    values = [row.get(name) for name in _ASKED] if prompt is None else [at(row, prompt)]
+    asked = [value for value in values if isinstance(value, str) and value.strip()]
     return [{"role": "user", "content": "\n\n".join(asked)}] if asked else []
 
 
@@ -227,15 +263,24 @@ def _parallel(row: Fields) -> dict[str, list[Any]]:
     objects = [value for value in row.values() if is_object(value)]
     alike = len({frozenset(each) for each in objects}) == 1
     found: dict[str, list[Any]] = {key: [each[key] for each in objects] for key in objects[0]} if alike else {}
-    for name, value in row.items():
-        if is_list(value):
-            found[name] = list(value)
-        elif match := _NUMBERED.fullmatch(name):
-            found.setdefault(match[1], []).append(value)
+    found |= {name: value for name, value in row.items() if is_list(value) and not is_conversation(value)}
+    for stem, names in _stems(row).items():
+        if len(names) > 1:
+            found[stem] = [row[name] for name in names]
     return {name: values for name, values in found.items() if len(values) > 1 and name not in _ASKED}
 
 
-def _ratings(parallel: Sequence[dict[str, list[Any]]], answers: Sequence[list[str]]) -> Columns:
+def _stems(row: Fields) -> dict[str, list[str]]:
+    """The fields whose names differ in a number or letter, by what they share; any other by its own name."""
+    matches = {name: _NUMBERED.fullmatch(name) for name in row}
+    shared = Counter(match[1] for match in matches.values() if match)
+    stems: defaultdict[str, list[str]] = defaultdict(list)
+    for name, match in matches.items():
+        stems[match[1] if match and shared[match[1]] > 1 else name].append(name)
+    return stems
+
+
+def _ratings(parallel: Sequence[dict[str, list[Any]]], answers: Sequence[Sequence[object]]) -> Columns:
     """Fields that hold a number for each answer; those of a ranking, by their name, count down."""
     found: Columns = {}
     for name in parallel[0]:
@@ -247,28 +292,39 @@ def _ratings(parallel: Sequence[dict[str, list[Any]]], answers: Sequence[list[st
     return found
 
 
-def _winners(rows: Sequence[Fields], answers: Sequence[list[str]]) -> Columns:
-    """Fields that name the better answer; fields that differ in a number alone are votes, and the majority's."""
-    votes: defaultdict[str, list[list[int]]] = defaultdict(list)
-    for name in rows[0]:
-        values = [row.get(name) for row in rows]
-        if name in _ASKED or any(isinstance(value, bool | list | dict | float) for value in values):
-            continue
-        numbers = {value for value in values if isinstance(value, int)}
-        from_0 = bool(numbers) and min(numbers) == 0 and max(numbers) == len(answers[0]) - 1
-        named = [_named(value, len(own), from_0) for value, own in zip(values, answers, strict=True)]
-        if None not in named:
-            match = _NUMBERED.fullmatch(name)
-            votes[match[1] if match else name].append([number or 0 for number in named])
+def _ones(parallel: Sequence[dict[str, list[Any]]], answers: Sequence[Sequence[object]]) -> Columns:
+    """Of these, the fields of which at most one is 1, and all others 0: they are no votes for the first answer."""
+    rated = _ratings(parallel, answers).items()
+    return {name: each for name, each in rated if all(set(own) <= {0, 1} and sum(own) <= 1 for own in each)}
+
+
+def _winners(rows: Sequence[Fields], counts: Sequence[int]) -> Columns:
+    """Fields that name the better of so many answers; those that differ in a number alone are votes, and the
+    majority's."""
+    votes: dict[str, list[list[int]]] = {}
+    for stem, names in _stems(rows[0]).items():
+        fields = [named for name in names if (named := _winner([row.get(name) for row in rows], counts)) is not None]
+        if fields and not (stem in _ASKED or IDENTIFIER.search(names[0])):
+            votes[stem] = fields
     return {
         name: [
-            [float(multimode(cast) == [number]) for number in range(1, len(own) + 1)]
-            for cast, own in zip(zip(*fields, strict=True), answers, strict=True)
+            [float(multimode(cast) == [number]) for number in range(1, count + 1)]
+            for cast, count in zip(zip(*fields, strict=True), counts, strict=True)
         ]
         for name, fields in votes.items()
         # a field that always names the same one is a number that is no label
         if len(rows) == 1 or len({number for field in fields for number in field if number}) > 1
     }
+
+
+def _winner(values: Sequence[Any], counts: Sequence[int]) -> list[int] | None:
+    """The number of the answer that the value of each row names; None where one of them names none."""
+    if any(isinstance(value, bool | list | dict | float) for value in values):
+        return None
+    numbers = {value for value in values if isinstance(value, int)}
+    from_0 = bool(numbers) and min(numbers) == 0 and max(numbers) == counts[0] - 1
+    named = [_named(value, count, from_0) for value, count in zip(values, counts, strict=True)]
+    return None if None in named else [number or 0 for number in named]
 
 
 def _named(value: Any, count: int, from_0: bool) -> int | None:

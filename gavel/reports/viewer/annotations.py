@@ -13,14 +13,13 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from pydantic import JsonValue
 
 from gavel.base.errors import GavelError
 from gavel.base.files import is_inside, write_atomically
-from gavel.judge.audit.golden_set import GoldenGroup
-from gavel.llm.types import Message
+from gavel.judge.audit.golden_set import GoldenGroup, order_by_labels
 from gavel.scenarios.group import TrajectoryGroup, from_row, to_line
 
 FILE_NAME = "annotations.jsonl"
@@ -43,7 +42,7 @@ class Annotations:
     def scores(self, path: str, number: int) -> list[float | None] | None:
         """Of each member of a group, None for one that was left out; None for a group without any."""
         group = self._read().get((path, number))
-        return None if group is None else [_human(member.metrics) for member in group.trajectories]
+        return None if group is None else [member.metrics.get(METRIC) for member in group]
 
     def places(self) -> set[tuple[str, int]]:
         """The groups that have scores: file and number."""
@@ -60,45 +59,22 @@ class Annotations:
         scored = group.model_copy(deep=True)
         for member, score in zip(scored.trajectories, scores, strict=True):
             member.metrics.pop(METRIC, None)
-            if score is not None:
-                member.metrics[METRIC] = score
+            member.metrics |= {} if score is None else {METRIC: score}
         scored.metadata[_SOURCE] = {"path": path, "number": number, "note": note, "time": round(time.time())}
-        with self._lock, _locked(self.path.with_name(f".{FILE_NAME}.lock")):
+        with self._locked():
             groups = self._read() | {(path, number): scored}
-            try:
-                write_atomically(self.path, "".join(f"{to_line(each)}\n" for each in groups.values()), durable=True)
-            except OSError as error:
-                raise AnnotationError(
-                    f"{self.path} cannot be written: {error.strerror or error}", "Check that there is room, and rights."
-                ) from error
+            write_atomically(self.path, "".join(f"{to_line(each)}\n" for each in groups.values()), durable=True)
 
     def golden(self) -> list[GoldenGroup]:
         """Groups in which some member has a higher score than another, as a golden set."""
-        found: list[GoldenGroup] = []
+        found: list[GoldenGroup | None] = []
         for (path, number), group in self._read().items():
-            members = [
-                (member, human) for member in group.trajectories if (human := _human(member.metrics)) is not None
-            ]
-            if len({human for _, human in members}) < 2:
-                continue
-            messages = [member.messages() for member, _ in members]
-            shared = _shared_opening(messages)
-            names = {f"member {at + 1}": said[shared:] for at, said in enumerate(messages)}
-            tiers: dict[float, list[str]] = {}
-            for name, (_, human) in zip(names, members, strict=True):
-                tiers.setdefault(human, []).append(name)
-            if not all(names.values()):
-                continue
+            members = [member for member in group if METRIC in member.metrics and member.messages()]
+            scores, tools = [member.metrics[METRIC] for member in members], members[0].tools if members else None
             found.append(
-                GoldenGroup(
-                    name=f"{path} {number}",
-                    opening=messages[0][:shared],
-                    tools=members[0][0].tools or [],
-                    members=names,
-                    order=[tiers[human] for human in sorted(tiers, reverse=True)],
-                )
+                order_by_labels(f"{path} {number}", [], [member.messages() for member in members], scores, tools)
             )
-        return found
+        return [group for group in found if group is not None]
 
     def _read(self) -> dict[tuple[str, int], TrajectoryGroup]:
         if not is_inside(self.path.parent, self.path):
@@ -121,19 +97,18 @@ class Annotations:
                 ) from error
         return found
 
-
-@contextmanager
-def _locked(path: Path) -> Generator[None]:
-    """Keeps other viewers of the same directory out."""
-    try:
-        file = path.open("w")
-    except OSError as error:
-        raise AnnotationError(
-            f"{path.parent} cannot be written: {error.strerror or error}", "View a copy that can be."
-        ) from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        """Keeps other threads, and other viewers of the same directory, out."""
+        try:
+            with self._lock, self.path.with_name(f".{FILE_NAME}.lock").open("w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise AnnotationError(
+                f"{self.path} cannot be written: {error.strerror or error}",
+                "Check that there is room, and rights; or view a copy.",
+            ) from error
 
 
 def blind_order(path: str, number: int, members: int) -> list[int]:
@@ -146,8 +121,7 @@ def blind_order(path: str, number: int, members: int) -> list[int]:
 def read_scores(fields: Mapping[str, str], members: int) -> list[float | None]:
     """The form's scores from 0 to 10, as 0 to 1. Raises `AnnotationError`."""
     found: list[float | None] = []
-    for number in range(members):
-        text = fields.get(f"score-{number}", "").strip()
+    for text in (fields.get(f"score-{number}", "").strip() for number in range(members)):
         try:
             value = float(text) if text else None
         except ValueError:
@@ -156,16 +130,3 @@ def read_scores(fields: Mapping[str, str], members: int) -> list[float | None]:
             raise AnnotationError(f"{text:.40} is no score", "Scores are numbers from 0 to 10, or empty.")
         found.append(None if value is None else round(value / 10, 4))
     return found
-
-
-def _human(metrics: Mapping[str, Any]) -> float | None:
-    value = metrics.get(METRIC)
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _shared_opening(messages: Sequence[Sequence[Message]]) -> int:
-    """How many messages all of them begin with, leaving one at least."""
-    shortest = min(len(said) for said in messages) - 1
-    return next(
-        (at for at in range(shortest) if any(said[at] != messages[0][at] for said in messages)), max(shortest, 0)
-    )

@@ -10,7 +10,6 @@ app = create_app(index, list_runs, token=None)
 """
 
 import asyncio
-import hashlib
 import hmac
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -22,29 +21,43 @@ from urllib.parse import parse_qsl, quote, urlencode
 from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
-import gavel.judge.service.http.pages as service_pages
 from gavel.base.errors import GavelError
 from gavel.base.files import is_inside
 from gavel.base.text import counted
-from gavel.judge.service.http.pages import FILTERS
+from gavel.judge.service.http.pages import FILTERS, HEADERS, respond_page
 from gavel.reports.page import environment
 from gavel.reports.run_figures import run_charts, step_rows
 from gavel.reports.run_outcome import outcome_of_run
+from gavel.reports.transcript import pretty_json, shown_text
 from gavel.reports.viewer.annotations import AnnotationError, Annotations, blind_order, read_scores
 from gavel.reports.viewer.group_view import cassette_of, group_view, read_vote
-from gavel.reports.viewer.index import PAGE_SIZE, SHOWN, SORTS, FilterError, GroupFilter, Index, NoSuchGroup, place_of
-from gavel.scenarios.trajectory import Trajectory
+from gavel.reports.viewer.index import (
+    PAGE_SIZE,
+    SHOWN,
+    SORTS,
+    FilterError,
+    GroupFilter,
+    Index,
+    NoSuchGroup,
+    place_of,
+    read_number,
+)
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_listing import RunSummary
 
 _LIVE_SECONDS = 2
 """Between looks of the script at what may change."""
 _FORM_BYTES = 100_000
+_ASSETS: list[str | tuple[str, str]] = [
+    (each, "assets") for each in ("gavel.reports", "gavel.reports.viewer", "gavel.judge.service.http.pages")
+]
 
 
 def create_app(index: Index, list_runs: Callable[[], Iterable[RunSummary]], *, token: str | None = None) -> Starlette:
@@ -61,7 +74,7 @@ def create_app(index: Index, list_runs: Callable[[], Iterable[RunSummary]], *, t
             Route("/annotate/{path:path}/{number:int}", pages.annotate),
             Route("/annotate/{path:path}/{number:int}", pages.annotated, methods=["POST"]),
             Route("/annotations/golden.json", pages.golden),
-            Route("/assets/{name}", _asset),
+            Mount("/assets", StaticFiles(packages=_ASSETS)),
         ],
         middleware=[Middleware(Guard, token=token)],
         exception_handlers={GavelError: _told, 404: _not_found},
@@ -86,20 +99,18 @@ class _Pages:
                 yield RunSummary(run.name, "unreadable", 0, None, why, "–", run.age)
 
     def runs(self, request: Request) -> Response:
-        found = sorted(self._runs(), key=lambda run: run.age)
-        counts = self._index.counts()
-        files = {name: count for name, count in counts.items() if name not in {run.name for run in found}}
-        return _page(
+        found, counts = sorted(self._runs(), key=lambda run: run.age), self._index.counts()
+        return self._live_page(
             request,
             "runs.html.j2",
+            is_changing=any(run.state == "running" for run in found),
             runs=found,
             counts=counts,
-            files=files,
+            files={name: count for name, count in counts.items() if name not in {run.name for run in found}},
             problems=self._index.problems(),
             root=str(self._index.root),
             annotated=len(self._annotations.places()),
             annotations_file=str(self._annotations.path),
-            **self._live(any(run.state == "running" for run in found)),
         )
 
     def run(self, request: Request) -> Response:
@@ -107,27 +118,27 @@ class _Pages:
         found = next((run for run in self._runs() if run.name == name), None)
         if found is None:
             raise NoSuchGroup(f"there is no run {name}", "Look at the list of runs.")
-        directory = self._index.root / name
-        is_readable = found.state != "unreadable"
+        directory, is_readable = self._index.root / name, found.state != "unreadable"
         rows = whole_rows(directory / "metrics.jsonl").rows if is_readable else []
-        return _page(
+        return self._live_page(
             request,
             "run.html.j2",
+            is_changing=found.state == "running",
             run=found,
             outcome=outcome_of_run(directory, rows) if is_readable else [],
             charts=run_charts(rows),
             steps=step_rows(rows),
             splits=self._index.choices("split", name),
             problems=[(path, why) for path, why in self._index.problems() if place_of(path).run == name],
-            **self._live(found.state == "running"),
         )
 
     def groups(self, request: Request) -> Response:
         wanted = GroupFilter.read(request.query_params)
         entries, count = self._index.groups(wanted)
-        return _page(
+        return self._live_page(
             request,
             "groups.html.j2",
+            is_changing=wanted.page == 1,
             wanted=wanted,
             entries=entries,
             count=count,
@@ -137,17 +148,21 @@ class _Pages:
             steps=self._index.choices("step", wanted.run),
             shown=SHOWN,
             sorts=SORTS,
-            **self._live(wanted.page == 1),
         )
 
+    def _live_page(self, request: Request, template: str, *, is_changing: bool, **values: Any) -> Response:
+        """A page that its script, or its reader, reloads while what it shows may change."""
+        read = self._index.progress
+        live = _LIVE_SECONDS if is_changing or read is not None else None
+        return _page(request, template, live_seconds=live, read=read, **values)
+
     def group(self, request: Request) -> Response:
-        path, number = request.path_params["path"], request.path_params["number"]
-        entry, group = self._index.entry(path, number), self._index.group(path, number)
-        sort = request.query_params.get("sort", "")
-        members = map(_number, request.query_params.getlist("member"))
-        chosen = [each for each in members if each is not None]
+        place, asked = _place(request), request.query_params
+        entry, group = self._index.entry(*place), self._index.group(*place)
+        sort, members = asked.get("sort", ""), map(read_number, asked.getlist("member"))
+        chosen = [member for member in members if member is not None]
         same = self._index.same_task(entry)
-        at = next((at for at, each in enumerate(same) if (each.path, each.number) == (path, number)), 0)
+        at = next((at for at, each in enumerate(same) if each == entry), 0)
         return _page(
             request,
             "group.html.j2",
@@ -158,29 +173,23 @@ class _Pages:
             is_part=bool(chosen),
             earlier=same[at - 1] if at else None,
             later=same[at + 1] if at + 1 < len(same) else None,
-            given=self._annotations.scores(path, number),
+            given=self._annotations.scores(*place),
         )
 
     def vote(self, request: Request) -> Response:
-        path, number = request.path_params["path"], request.path_params["number"]
-        member, at = (_number(request.query_params.get(name, "")) for name in ("member", "vote"))
+        path, _ = place = _place(request)
+        member, at = (read_number(request.query_params.get(name, "")) for name in ("member", "vote"))
         if member is None or at is None:
             raise FilterError("the address names no vote", "It has member=… and vote=…, both from 0.")
-        judgement = self._trajectory(path, number, member).judgement
+        members = self._index.group(*place).trajectories
+        judgement = members[member].judgement if member < len(members) else None
         if judgement is None or at >= len(judgement.votes):
             raise NoSuchGroup(f"member {member} has no vote {at}", "Go back to the group.")
         vote = judgement.votes[at]
         cassette = cassette_of(self._index.root, path)
         record = read_vote(cassette, vote) if cassette is not None and vote.reply_key else None
-        return _page(
-            request,
-            "vote.html.j2",
-            entry=self._index.entry(path, number),
-            member=member,
-            vote=vote,
-            record=record,
-            cassette=cassette,
-        )
+        entry = self._index.entry(*place)
+        return _page(request, "vote.html.j2", entry=entry, member=member, vote=vote, record=record, cassette=cassette)
 
     def next_to_annotate(self, request: Request) -> Response:
         """A group of at least two judged members that has no scores of a person, drawn at random."""
@@ -191,59 +200,42 @@ class _Pages:
         return RedirectResponse(f"/annotate{group_address(*found).removeprefix('/group')}", 303)
 
     def annotate(self, request: Request) -> Response:
-        path, number = request.path_params["path"], request.path_params["number"]
-        entry, group = self._index.entry(path, number), self._index.group(path, number)
-        order = blind_order(path, number, len(group.trajectories))
+        place = _place(request)
+        group = self._index.group(*place)
         return _page(
             request,
             "annotate.html.j2",
-            entry=entry,
-            view=group_view(group, "", [], order),
-            given=self._annotations.scores(path, number),
+            entry=self._index.entry(*place),
+            view=group_view(group, "", [], blind_order(*place, len(group.trajectories))),
+            given=self._annotations.scores(*place),
             done=len(self._annotations.places()),
         )
 
     async def annotated(self, request: Request) -> Response:
-        path, number = request.path_params["path"], request.path_params["number"]
         body = bytearray()
         async for part in request.stream():
             body += part
             if len(body) > _FORM_BYTES:
                 raise FilterError("the form is too long", "Shorten the note.")
-        fields = dict(parse_qsl(body.decode("utf-8", "replace")))
+        fields, place = dict(parse_qsl(body.decode("utf-8", "replace"))), _place(request)
 
         def save() -> str:
-            group = self._index.group(path, number)
+            group = self._index.group(*place)
             scores = read_scores(fields, len(group.trajectories))
-            self._annotations.save(path, number, group, scores, fields.get("note", "")[:1000])
-            return self._index.entry(path, number).place.run
+            self._annotations.save(*place, group, scores, fields.get("note", "")[:1000])
+            return self._index.entry(*place).place.run
 
-        run = await asyncio.to_thread(save)
-        return RedirectResponse(f"/annotate?{urlencode({'run': run})}", 303)
+        return RedirectResponse(f"/annotate?{urlencode({'run': await asyncio.to_thread(save)})}", 303)
 
     def golden(self, request: Request) -> Response:
         found = [group.model_dump(mode="json") for group in self._annotations.golden()]
         headers = {"Content-Disposition": 'attachment; filename="golden.json"'}
         return Response(json.dumps(found, indent=1), 200, headers, "application/json")
 
-    def _trajectory(self, path: str, number: int, member: int) -> Trajectory:
-        members = self._index.group(path, number).trajectories
-        if member >= len(members):
-            raise NoSuchGroup(f"group {number} of {path} has no member {member}", f"It has {len(members)}, from 0.")
-        return members[member]
 
-    def _live(self, is_changing: bool) -> dict[str, Any]:
-        """What a page that may change tells its script and its reader."""
-        progress = self._index.progress
-        return {
-            "live_seconds": _LIVE_SECONDS if is_changing or progress is not None else None,
-            "read": progress,
-        }
-
-
-def _number(text: str) -> int | None:
-    """A number in an address; None for anything else."""
-    return int(text) if text.isdecimal() and len(text) < 9 else None
+def _place(request: Request) -> tuple[str, int]:
+    """The file and number of the group that the address names."""
+    return request.path_params["path"], request.path_params["number"]
 
 
 def _told(request: Request, error: Exception) -> Response:
@@ -256,23 +248,10 @@ def _not_found(request: Request, error: Exception) -> Response:
     return _told(request, NoSuchGroup("there is no such page", "Go back to the list of runs."))
 
 
-_OWN = Path(__file__).parent
-_SHARED = Path(service_pages.__path__[0], "assets")
-
-
 def _page(request: Request, template: str, *, status: int = 200, **values: object) -> Response:
-    """The rendered template; 304 without a body when the browser has this content."""
-    text = _environment().get_template(template).render({"path": request.url.path, "live_seconds": None, **values})
-    content = text.encode("utf-8", "replace")  # half a surrogate pair cannot be encoded
-    tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
-    if status == 200 and request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers={"ETag": tag})
-    return Response(content, status, {"ETag": tag, "Cache-Control": "no-cache"}, "text/html; charset=utf-8")
-
-
-def _asset(request: Request) -> Response:
-    file = _assets().get(request.path_params["name"])
-    return Response(status_code=404) if file is None else FileResponse(file)
+    shown = {"path": request.url.path, "live_seconds": None, **values}
+    text = _environment().get_template(template).render(shown)
+    return respond_page(request, text, {"Cache-Control": "no-cache"}, status)
 
 
 def group_address(path: str, number: int) -> str:
@@ -281,15 +260,10 @@ def group_address(path: str, number: int) -> str:
 
 
 @cache
-def _assets() -> dict[str, Path]:
-    files = {file.name: file for folder in (_SHARED, _OWN / "assets") for file in folder.iterdir()}
-    return files | {"curves.css": _OWN.parent / "templates" / "curves.css"}
-
-
-@cache
 def _environment() -> Environment:
-    found = environment(_OWN / "templates")
-    found.filters.update({**FILTERS, "asset": "/assets/{}".format, "counted": counted})  # pyright: ignore[reportUnknownMemberType]
+    found = environment(Path(__file__).parent / "templates")
+    texts = {"asset": "/assets/{}".format, "counted": counted, "pretty_json": pretty_json, "shown_text": shown_text}
+    found.filters.update(FILTERS | texts)  # pyright: ignore[reportUnknownMemberType]
     found.globals["group_address"] = group_address  # pyright: ignore[reportUnknownMemberType]
     return found
 
@@ -297,18 +271,13 @@ def _environment() -> Environment:
 COOKIE = "gavel-view"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; base-uri 'none'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
-        "img-src 'self'; script-src 'self'; style-src 'self'"
-    ),
-    "Cross-Origin-Opener-Policy": "same-origin",
+    **HEADERS,
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
 
 
-class Guard:
+class Guard(BaseHTTPMiddleware):
     """Stands before all pages, and gives their answers the headers.
 
     A page of another site cannot read the viewer by a name of its own that leads to this machine: requests must name
@@ -317,21 +286,13 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         """`token`: None for a viewer that listens on loopback alone."""
-        self._app = app
+        super().__init__(app)
         self._token = token
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                named = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-                message = {**message, "headers": [*message["headers"], *named]}
-            await send(message)
-
-        answer = self._refusal(Request(scope))
-        await (answer or self._app)(scope, receive, send_with_headers)
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        answer = self._refusal(request) or await call_next(request)
+        answer.headers.update(_HEADERS)
+        return answer
 
     def _refusal(self, request: Request) -> Response | None:
         if request.method == "POST" and not _is_own_page(request):

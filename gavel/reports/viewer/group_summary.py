@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import fmean
 from typing import Any, cast
 
 from gavel.reports.transcript import shortened
@@ -18,7 +19,7 @@ from gavel.scenarios.formats.row import as_list, is_object
 Row = Mapping[str, Any]
 
 _TRUTHS = ("success", "reward/hand", "hand_reward", "independent_reward")
-"""Metrics that a judge's score may be compared with, the first that all members have."""
+"""Metrics that a judge's score may be compared with, the first that any member has."""
 _WORDS = 200_000
 """Characters of a group's text that are searched."""
 
@@ -48,7 +49,7 @@ class GroupSummary:
     """Share of the members that succeeded; None where that is not known."""
     discordant: int
     """Pairs of members that the judge ranks otherwise than success, or a hand-written reward, does."""
-    flags: tuple[str, ...]
+    flags: str
     cost_usd: float | None
     edited: int
     """Members with a turn that continues no sampled one after a sampled one."""
@@ -58,12 +59,16 @@ class GroupSummary:
 
 def summarize(row: Row) -> GroupSummary:
     members = [_mapping(each) for each in as_list(row.get("trajectories"))]
-    judgement = _mapping(row.get("judgement"))
-    scores = [_score(member) for member in members]
-    known = [score for score in scores if score is not None]
-    successes = [_number(_mapping(member.get("metrics")).get("success")) for member in members]
-    told = [value for value in successes if value is not None]
-    flags = {str(flag) for member in members for flag in as_list(_mapping(member.get("judgement")).get("flags"))}
+    judged, metrics = ([_mapping(member.get(name)) for member in members] for name in ("judgement", "metrics"))
+    judgement, statuses = _mapping(row.get("judgement")), [member.get("status") for member in members]
+    scores = [_number(each.get("score")) for each in judged]
+    rewards = [_number(member.get("reward")) for member in members]
+    either = [score if reward is None else reward for score, reward in zip(scores, rewards, strict=True)]
+    known = [value for value in either if value is not None]
+    successes = [value for each in metrics if (value := _number(each.get("success"))) is not None]
+    truth = next((name for name in _TRUTHS if any(_number(each.get(name)) is not None for each in metrics)), "")
+    pairs = [(score, _number(each.get(truth))) for score, each in zip(scores, metrics, strict=True)]
+    told = [(score, value) for score, value in pairs if score is not None and value is not None]
     first = members[0] if members else {}
     task = _mapping(_mapping(first.get("metadata")).get("task"))
     status = judgement.get("status")
@@ -73,32 +78,18 @@ def summarize(row: Row) -> GroupSummary:
         warning=shortened(next(_strings(judgement.get("warnings")), "")),
         status=status if isinstance(status, str) else "unjudged",
         members=len(members),
-        unscored=len(scores) - len(known),
-        failed=sum(member.get("status") == "failed" for member in members) + len(as_list(row.get("exceptions"))),
-        truncated=sum(member.get("status") == "truncated" for member in members),
-        mean=sum(known) / len(known) if known else None,
+        unscored=len(members) - len(known),
+        failed=statuses.count("failed") + len(as_list(row.get("exceptions"))),
+        truncated=statuses.count("truncated"),
+        mean=fmean(known) if known else None,
         spread=max(known) - min(known) if known else None,
-        success=sum(told) / len(told) if told else None,
-        discordant=_discordant(members),
-        flags=tuple(sorted(flags)),
+        success=fmean(successes) if successes else None,
+        discordant=sum((a - b) * (true_a - true_b) < 0 for (a, true_a), (b, true_b) in combinations(told, 2)),
+        flags=", ".join(sorted({str(flag) for each in judged for flag in as_list(each.get("flags"))})),
         cost_usd=_number(judgement.get("cost_usd")),
         edited=sum(map(_is_edited, members)),
-        words="\n".join(_texts(members))[:_WORDS],
+        words="\n".join(dict.fromkeys(_texts(members)))[:_WORDS],  # each once: members share their opening
     )
-
-
-def _score(member: Row) -> float | None:
-    reward = _number(member.get("reward"))
-    return _number(_mapping(member.get("judgement")).get("score")) if reward is None else reward
-
-
-def _discordant(members: Sequence[Row]) -> int:
-    judged = [_number(_mapping(member.get("judgement")).get("score")) for member in members]
-    metrics = [_mapping(member.get("metrics")) for member in members]
-    name = next((name for name in _TRUTHS if any(_number(each.get(name)) is not None for each in metrics)), "")
-    truths = [_number(each.get(name)) for each in metrics]
-    pairs = [(s, truth) for s, truth in zip(judged, truths, strict=True) if s is not None and truth is not None]
-    return sum((a[0] - b[0]) * (a[1] - b[1]) < 0 for a, b in combinations(pairs, 2))
 
 
 def _is_edited(member: Row) -> bool:
@@ -114,17 +105,11 @@ def _asked(member: Row) -> str:
 
 
 def _texts(members: Sequence[Row]) -> Iterator[str]:
-    """Each text once: members share their opening."""
-    seen: set[str] = set()
     for member in members:
         histories = [member, *map(_mapping, as_list(member.get("additional_histories")))]
         for item in (each for history in histories for each in as_list(history.get("messages_and_choices"))):
             message = _mapping(_mapping(item).get("message")) or _mapping(item)
-            parts = [message.get("content"), message.get("reasoning_content"), message.get("tool_calls")]
-            for text in _strings(parts):
-                if text not in seen:
-                    seen.add(text)
-                    yield text
+            yield from _strings([message.get(name) for name in ("content", "reasoning_content", "tool_calls")])
         judged = _mapping(member.get("judgement"))
         yield from _strings([judged.get("explanation"), judged.get("reason")])
 
@@ -138,9 +123,8 @@ def _strings(value: Any) -> Iterator[str]:
             for each in cast("list[Any]", value):
                 yield from _strings(each)
         case dict():
-            for name, each in cast("dict[str, Any]", value).items():
-                if name not in ("id", "type", "role"):
-                    yield from _strings(each)
+            named = cast("dict[str, Any]", value)
+            yield from _strings([each for name, each in named.items() if name not in ("id", "type", "role")])
         case _:
             return
 

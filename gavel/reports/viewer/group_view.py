@@ -3,6 +3,7 @@
 group_view(group, "score", []).rounds       # for each round, the turns of every member
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -13,7 +14,6 @@ from gavel.base.files import is_inside
 from gavel.judge.service.http.pages import ScoreBar
 from gavel.llm.cassette import SqliteStorage
 from gavel.reports.transcript import ShownTurn, Transcript, pretty_json, shown_text, transcribe
-from gavel.scenarios.formats.row import is_list, is_object, loaded
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Vote
 from gavel.scenarios.trajectory import Trajectory
@@ -58,25 +58,20 @@ class GroupView:
     tools: list[ShownTool]
     """That any of the members could call."""
 
-    @property
-    def has_strips(self) -> bool:
-        return any(member.tokens for member in self.members)
-
 
 def group_view(
     group: TrajectoryGroup, sort: str, chosen: Sequence[int], order: Sequence[int] | None = None
 ) -> GroupView:
     """`sort`: `score` for the best first. `chosen`: numbers of the members that are shown; empty = all. `order`: of the
     members, by their numbers, in place of the file's."""
-    views = [_member(number, trajectory) for number, trajectory in enumerate(group.trajectories)]
+    numbers = order if order is not None else range(len(group.trajectories))
+    views = [_member(number, group.trajectories[number]) for number in numbers]
     shown = [view for view in views if view.number in chosen] or views
-    if order is not None:
-        shown.sort(key=lambda view: order.index(view.number))
     if sort == "score":
         shown.sort(key=_rank)
     openings = {view.transcripts[0].opening for view in shown}
     rounds = zip_longest(*(view.transcripts[0].rounds for view in shown), fillvalue=())
-    tools = {tool: None for view in shown for tool in map(_tool, view.trajectory.tools or [])}
+    tools = dict.fromkeys(_tool(tool) for view in shown for tool in view.trajectory.tools or [])
     return GroupView(shown, openings.pop() if len(openings) == 1 else (), list(rounds), list(tools))
 
 
@@ -90,13 +85,11 @@ def _tool(schema: Mapping[str, Any]) -> ShownTool:
 
 
 def _member(number: int, trajectory: Trajectory) -> MemberView:
-    transcripts = transcribe(trajectory)
-    judged = trajectory.judgement
-    bar = None
+    transcripts, judged, bar = transcribe(trajectory), trajectory.judgement, None
     if judged is not None and judged.score is not None:
         bar = ScoreBar.of(judged.score, judged.standard_error, [vote.score for vote in judged.votes])
-    turns = (turn for each in transcripts for part in each.rounds for turn in part)
-    return MemberView(number, trajectory, transcripts, bar, sum(turn.strip.tokens for turn in turns if turn.strip))
+    strips = [turn.strip for each in transcripts for part in each.rounds for turn in part]
+    return MemberView(number, trajectory, transcripts, bar, sum(strip.tokens for strip in strips if strip))
 
 
 def _rank(view: MemberView) -> tuple[bool, float]:
@@ -104,33 +97,15 @@ def _rank(view: MemberView) -> tuple[bool, float]:
     return value is None, -(value or 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class VoteRecord:
-    """One question and its replies."""
-
-    model: str
-    parameters: str
-    schema: str
-    messages: list[tuple[str, str]]
-    """(role, text)"""
-    replies: list[str]
-    """Oldest first; those before the last one could not be used."""
-
-
 def cassette_of(root: Path, path: str) -> Path | None:
     """The cassette nearest to a trajectory file, in its directory or one above it; none outside of `root`."""
-    directory = (root / path).parent
-    while directory.is_relative_to(root):
-        if (found := directory / CASSETTE).is_file() and is_inside(root, found):
-            return found
-        if directory == root:
-            return None
-        directory = directory.parent
-    return None
+    beside = (folder / CASSETTE for folder in (root / path).parents if folder.is_relative_to(root))
+    return next((file for file in beside if file.is_file() and is_inside(root, file)), None)
 
 
-def read_vote(cassette: Path, vote: Vote) -> VoteRecord | None:
-    """None where the cassette does not hold it. Raises `CassetteError`."""
+def read_vote(cassette: Path, vote: Vote) -> dict[str, Any] | None:
+    """What was asked, as the cassette stores it, and the texts of its `replies`, of which the last was used; None where
+    the cassette does not hold it. Raises `CassetteError`."""
     storage = SqliteStorage(cassette, read_only=True)
     try:
         question = storage.question(vote.reply_key)
@@ -139,17 +114,4 @@ def read_vote(cassette: Path, vote: Vote) -> VoteRecord | None:
         storage.close()
     if question is None:
         return None
-    return VoteRecord(
-        model=question["model"],
-        parameters=pretty_json(question["params"]),
-        schema=pretty_json(question["schema"]),
-        messages=_messages(question["messages"]),
-        replies=replies,
-    )
-
-
-def _messages(text: str) -> list[tuple[str, str]]:
-    if not is_list(found := loaded(text)):
-        return [("", pretty_json(text))]
-    messages = filter(is_object, found)
-    return [(str(message.get("role", "")), shown_text(message.get("content"))) for message in messages]
+    return {**question, "messages": json.loads(question["messages"]), "replies": replies}

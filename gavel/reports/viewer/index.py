@@ -26,7 +26,7 @@ from urllib.parse import urlencode
 from gavel.base.errors import GavelError
 from gavel.base.files import is_inside
 from gavel.reports.viewer.annotations import FILE_NAME as ANNOTATIONS
-from gavel.reports.viewer.group_summary import GroupSummary, summarize
+from gavel.reports.viewer.group_summary import summarize
 from gavel.scenarios.group import TrajectoryGroup, check_version, from_row
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 
@@ -79,37 +79,23 @@ class GroupFilter:
     @classmethod
     def read(cls, values: Mapping[str, str]) -> "GroupFilter":
         """Raises `FilterError`; names that are no part of the filter are passed over."""
-        texts = {each.name: values.get(each.name, "").strip() for each in fields(cls) if each.name != "page"}
-        page = values.get("page", "1")
-        found = cls(**texts, page=int(page) if page.isdecimal() and len(page) < 8 else 0)
-        too_long = any(len(text) > _LONGEST for text in texts.values())
-        is_step = not found.step or (found.step.isdecimal() and len(found.step) < 10)
-        for is_wrong, message, remedy in (
-            (found.page < 1, f"there is no page {page:.20}", "Pages are counted from 1."),
-            (found.show not in ("", *SHOWN), f"there is no filter {found.show:.60}", f"There are: {', '.join(SHOWN)}."),
-            (found.sort not in ("", *SORTS), f"there is no order {found.sort:.60}", f"There are: {', '.join(SORTS)}."),
-            (not is_step, f"{found.step:.60} is no step", "Steps are whole numbers."),
-            (too_long, "a value is too long", f"Keep it below {_LONGEST} characters."),
-        ):
-            if is_wrong:
-                raise FilterError(message, remedy)
-        return found
-
-    @property
-    def is_filtered(self) -> bool:
-        return replace(self, page=1, sort="") != GroupFilter()
-
-    @property
-    def order(self) -> str:
-        return SORTS[self.sort or "newest"][1]
+        given = {each.name: values.get(each.name, "").strip() for each in fields(cls)}
+        page, step = given.pop("page") or "1", given["step"]
+        if not read_number(page):
+            raise FilterError(f"there is no page {page:.20}", "Pages are counted from 1.")
+        for name, what, known in (("show", "filter", SHOWN), ("sort", "order", SORTS)):
+            if given[name] not in ("", *known):
+                raise FilterError(f"there is no {what} {given[name]:.60}", f"There are: {', '.join(known)}.")
+        if step and read_number(step) is None:
+            raise FilterError(f"{step:.60} is no step", "Steps are whole numbers.")
+        if any(len(text) > _LONGEST for text in given.values()):
+            raise FilterError("a value is too long", f"Keep it below {_LONGEST} characters.")
+        return cls(**given, page=int(page))
 
     def condition(self) -> tuple[str, list[Any]]:
         """Of SQL, over the columns of `groups`, with its values."""
-        parts, values = ["1"], list[Any]()
-        for name in ("run", "split", "task", "step"):
-            if value := getattr(self, name):
-                parts.append(f"{name} = ?")
-                values.append(int(value) if name == "step" else value)
+        named = {name: value for name in ("run", "split", "task", "step") if (value := getattr(self, name))}
+        parts, values = ["1", *(f"{name} = ?" for name in named)], list[Any](named.values())  # SQLite casts the step
         if self.show:
             parts.append(f"({SHOWN[self.show][1]})")
         if words := search_words(self.q):
@@ -121,10 +107,14 @@ class GroupFilter:
 
     def address(self, **changes: Any) -> str:
         """The list with these fields changed; from its first page, unless `page` is among them."""
-        changed = replace(self, **{"page": 1, **changes})
-        named = {each.name: getattr(changed, each.name) for each in fields(changed)}
-        kept = {name: value for name, value in named.items() if value and not (name == "page" and value == 1)}
+        changed = asdict(replace(self, **{"page": 1, **changes}))
+        kept = {name: value for name, value in changed.items() if value and (name, value) != ("page", 1)}
         return f"/groups?{urlencode(kept, errors='replace')}" if kept else "/groups"
+
+
+def read_number(text: str) -> int | None:
+    """A number in an address; None for anything else."""
+    return int(text) if text.isdecimal() and len(text) < 9 else None
 
 
 def search_words(text: str) -> str:
@@ -158,10 +148,7 @@ CREATE INDEX by_task ON groups (task, run);
 CREATE INDEX by_step ON groups (step, id);
 CREATE VIRTUAL TABLE words USING fts5 (body, content = '');
 """
-_COLUMNS = [each.name for each in fields(GroupSummary) if each.name != "words"]
-_SELECT = (
-    f"SELECT path, number, run, split, step, {', '.join(_COLUMNS)} FROM groups JOIN files ON files.id = groups.file"
-)
+_GROUPS = "groups JOIN files ON files.id = groups.file"
 
 
 class NoSuchGroup(GavelError):
@@ -177,8 +164,7 @@ class Place(NamedTuple):
     step: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupEntry:
+class GroupEntry(NamedTuple):
     """A group as lists show it."""
 
     path: str
@@ -187,7 +173,7 @@ class GroupEntry:
     """In its file, from 0."""
     place: Place
     summary: Mapping[str, Any]
-    """The fields of `GroupSummary`, without the words."""
+    """The fields of `GroupSummary` without the words, and the `offset` of its record in the file."""
 
 
 class Index:
@@ -201,7 +187,7 @@ class Index:
         self._only = only or root
         self.progress: float | None = None
         """Share of the bytes that the update going on has read; None while there is none."""
-        self._read_to_end: dict[str, _State] = {}
+        self._read_to_end: dict[str, tuple[int, int, int]] = {}
         """Each file as it was when it was read to its end: one that stays so is not read again, though its end may be
         an unfinished record."""
         self._links: list[str] = []
@@ -227,8 +213,7 @@ class Index:
     def update(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Enters what is new on disk. Raises `GavelError` where the index cannot be written."""
         with self._updating, self._connection() as connection:
-            rows = connection.execute("SELECT path, inode, seen FROM files").fetchall()
-            known = {path: (inode, seen) for path, inode, seen in rows}
+            known = {row["path"]: row for row in connection.execute("SELECT path, inode, seen FROM files")}
             files = {path.relative_to(self.root).as_posix(): path for path in _trajectory_files(self._only)}
             self._links = [path for path, file in files.items() if not is_inside(self.root, file)]
             for path in self._links:
@@ -237,13 +222,13 @@ class Index:
                 _forget(connection, path)
             news: dict[str, int] = {}
             for path, file in files.items():
-                state = _state(file)
-                inode, seen = known.get(path, (state.inode, -1))
-                if inode != state.inode or seen > state.size:
+                size, inode, _ = state = _state(file)
+                seen = known[path]["seen"] if path in known else -1
+                if path in known and (known[path]["inode"] != inode or seen > size):
                     _forget(connection, path)
                     seen = -1
-                if seen < state.size and (seen < 0 or self._read_to_end.get(path) != state):
-                    news[path] = state.size - max(seen, 0)
+                if seen < size and (seen < 0 or self._read_to_end.get(path) != state):
+                    news[path] = size - max(seen, 0)
             done, everything = 0, max(sum(news.values()), 1)
             try:
                 for path in sorted(news, key=lambda path: files[path].name, reverse=True):
@@ -258,37 +243,31 @@ class Index:
 
     def groups(self, wanted: GroupFilter) -> tuple[list[GroupEntry], int]:
         """A page of the groups, and how many there are in all."""
-        condition, values = wanted.condition()
-        with self._connection() as connection:
-            count = connection.execute(f"SELECT count(*) FROM groups WHERE {condition}", values).fetchone()[0]
-            rows = connection.execute(
-                f"{_SELECT} WHERE {condition} ORDER BY {wanted.order} LIMIT ? OFFSET ?",
-                [*values, PAGE_SIZE, PAGE_SIZE * (wanted.page - 1)],
-            ).fetchall()
+        (condition, values), order = wanted.condition(), SORTS[wanted.sort or "newest"][1]
+        (count,) = self._select(f"count(*) FROM groups WHERE {condition}", *values)[0]
+        rows = self._select(
+            f"* FROM {_GROUPS} WHERE {condition} ORDER BY {order} LIMIT ? OFFSET ?",
+            *[*values, PAGE_SIZE, PAGE_SIZE * (wanted.page - 1)],
+        )
         return [_entry(row) for row in rows], count
 
     def entry(self, path: str, number: int) -> GroupEntry:
         """Raises `NoSuchGroup`."""
-        return _entry(self._one(_SELECT, path, number))
+        for row in self._select(f"* FROM {_GROUPS} WHERE path = ? AND number = ?", path, number):
+            return _entry(row)
+        raise NoSuchGroup(f"there is no group {number} in {path}", "It may have been deleted, or not be read yet.")
 
     def group(self, path: str, number: int) -> TrajectoryGroup:
         """The group itself, from its file. Raises `NoSuchGroup`, and `StoreError` for a file that changed meanwhile."""
-        (offset,) = self._one("SELECT offset FROM groups JOIN files ON files.id = file", path, number)
+        entry = self.entry(path, number)
         if not is_inside(self.root, self.root / path):
             raise NoSuchGroup(f"{path} is a link to a file elsewhere", "Copy that file here.")
-        for _, _, row in _stored_rows(self.root / path, offset):
+        for _, _, row in _stored_rows(self.root / path, entry.summary["offset"]):
             try:
                 return from_row(row)
             except (ValueError, TypeError) as error:
                 raise StoreError(f"group {number} of {path} cannot be read: {error}", "Look at the file.") from error
         raise StoreError(f"{path} is shorter than it was", "Reload the page.")
-
-    def _one(self, select: str, path: str, number: int) -> Any:
-        with self._connection() as connection:
-            row = connection.execute(f"{select} WHERE path = ? AND number = ?", (path, number)).fetchone()
-        if row is None:
-            raise NoSuchGroup(f"there is no group {number} in {path}", "It may have been deleted, or not be read yet.")
-        return row
 
     def same_task(self, entry: GroupEntry) -> list[GroupEntry]:
         """Groups of the same task in the same run, by step."""
@@ -298,60 +277,61 @@ class Index:
     def draw(self, wanted: GroupFilter, without: Set[tuple[str, int]]) -> tuple[str, int] | None:
         """File and number of a group of several members, at random; None where all are among `without`."""
         condition, values = wanted.condition()
-        with self._connection() as connection:
-            rows = connection.execute(
-                "SELECT path, number FROM groups JOIN files ON files.id = groups.file "
-                f"WHERE {condition} AND members > 1",
-                values,
-            ).fetchall()
-        open_ones = [row for row in rows if row not in without and row[0] != ANNOTATIONS]
+        rows = self._select(f"path, number FROM {_GROUPS} WHERE {condition} AND members > 1", *values)
+        open_ones = [(path, number) for path, number in rows if (path, number) not in without and path != ANNOTATIONS]
         return random.choice(open_ones) if open_ones else None
 
     def choices(self, column: str, run: str = "") -> list[str]:
         """The values of a column (`run`, `split`, `step`), for forms."""
         where, values = ("WHERE run = ?", [run]) if run else ("", [])
-        with self._connection() as connection:
-            rows = connection.execute(f"SELECT DISTINCT {column} FROM groups {where} ORDER BY {column}", values)
-            return [str(value) for (value,) in rows if value not in (None, "")]
+        rows = self._select(f"DISTINCT {column} FROM groups {where} ORDER BY {column}", *values)
+        return [str(value) for (value,) in rows if value not in (None, "")]
 
     def counts(self) -> dict[str, int]:
         """Groups by run."""
-        with self._connection() as connection:
-            return dict(connection.execute("SELECT run, count(*) FROM groups GROUP BY run"))
+        return dict(map(tuple, self._select("run, count(*) FROM groups GROUP BY run")))
 
     def problems(self) -> list[tuple[str, str]]:
         """Files that could not be read, or not whole, with the reason."""
+        found = self._select("path, problem FROM files WHERE problem != '' ORDER BY path")
+        links = [(path, "it is a link to a file elsewhere; copy that one here") for path in self._links]
+        return [*map(tuple, found), *links]
+
+    def _select(self, query: str, *values: Any) -> list[sqlite3.Row]:
         with self._connection() as connection:
-            found = connection.execute("SELECT path, problem FROM files WHERE problem != '' ORDER BY path").fetchall()
-        return [*found, *((path, "it is a link to a file elsewhere; copy that one here") for path in self._links)]
+            return connection.execute(f"SELECT {query}", values).fetchall()
 
     def _enter(self, connection: sqlite3.Connection, path: str, file: Path) -> Iterator[int]:
         """Enters what the file has anew; gives the bytes that were read after every batch."""
-        state = _state(file)
+        size, inode, _ = state = _state(file)
+        problem = ""
         connection.execute(
             "INSERT OR IGNORE INTO files (path, inode, size, seen, problem) VALUES (?, ?, ?, 0, '')",
-            (path, state.inode, state.size),
+            (path, inode, size),
         )
         id, begin = connection.execute("SELECT id, seen FROM files WHERE path = ?", (path,)).fetchone()
-        number = connection.execute("SELECT count(*) FROM groups WHERE file = ?", (id,)).fetchone()[0]
-        place, end, problem = place_of(path), begin, ""
+        (number,) = connection.execute("SELECT count(*) FROM groups WHERE file = ?", (id,)).fetchone()
+        place, end = place_of(path)._asdict(), begin
         try:
             for offset, end, row in _stored_rows(file, begin):
-                _insert(connection, id, number, offset, place, summarize(row))
+                summary = asdict(summarize(row))
+                words = _storable(summary.pop("words"))
+                named = {"file": id, "number": number, "offset": offset, **place, **summary}
+                into = f"INSERT INTO groups ({', '.join(named)}) VALUES ({', '.join('?' * len(named))})"
+                entered = connection.execute(into, [*map(_storable, named.values())])
+                connection.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (entered.lastrowid, words))
                 number += 1
                 if number % _BATCH == 0:
                     connection.execute("UPDATE files SET seen = ? WHERE id = ?", (end, id))
                     connection.commit()
                     yield end - begin
-            if end < state.size:
-                rest = f"its last {state.size - end:,} bytes are no whole record"
+            if end < size:
+                rest = f"its last {size - end:,} bytes are no whole record"
                 problem = f"{rest}: being written, left by a kill, or damaged"
         except GavelError as error:
             problem = f"{error.message}. {error.remedy}"
         self._read_to_end[path] = state
-        connection.execute(
-            "UPDATE files SET seen = ?, size = ?, problem = ? WHERE id = ?", (end, state.size, problem, id)
-        )
+        connection.execute("UPDATE files SET seen = ?, size = ?, problem = ? WHERE id = ?", (end, size, problem, id))
         connection.commit()
         yield end - begin
 
@@ -359,6 +339,7 @@ class Index:
     def _connection(self) -> Generator[sqlite3.Connection]:
         try:
             with closing(sqlite3.connect(self._database, timeout=30)) as connection:
+                connection.row_factory = sqlite3.Row
                 yield connection
         except OverflowError as error:  # SQLite's integers end at 2 ** 63 - 1
             raise NoSuchGroup("a number in the address is too large", "Groups, steps and pages are counted.") from error
@@ -370,10 +351,11 @@ class Index:
 
 def place_of(path: str) -> Place:
     """`demo/clerk/trajectories/train/000003.jsonl.zst` → ("demo/clerk", "train", 3); any other file is its own run."""
-    parts = path.split("/")
-    if len(parts) >= 5 and parts[-3] == "trajectories" and parts[-1].removesuffix(_STORE).isdecimal():
-        return Place("/".join(parts[:-3]), parts[-2], int(parts[-1].removesuffix(_STORE)))
-    return Place(path, "", None)
+    match path.removesuffix(_STORE).split("/"):
+        case [*run, "trajectories", split, step] if len(run) > 1 and step.isdecimal():
+            return Place("/".join(run), split, int(step))
+        case _:
+            return Place(path, "", None)
 
 
 def _trajectory_files(root: Path) -> Iterator[Path]:
@@ -381,13 +363,10 @@ def _trajectory_files(root: Path) -> Iterator[Path]:
     those whose name is no text."""
     if root.is_file():
         yield root
-        return
     for directory, names, files in os.walk(root):
         names[:] = [name for name in names if not name.startswith(".")]
-        for name in files:
-            file = Path(directory, name)
-            is_named = not name.startswith(".") and name.endswith((_STORE, _LINES)) and str(file).isprintable()
-            if is_named and holds_groups(file):
+        for file in (Path(directory, name) for name in files if not name.startswith(".")):
+            if file.name.endswith((_STORE, _LINES)) and str(file).isprintable() and holds_groups(file):
                 yield file
 
 
@@ -423,18 +402,13 @@ def _stored_rows(file: Path, offset: int) -> Iterator[tuple[int, int, dict[str, 
         raise StoreError(f"{file} cannot be read at byte {offset}: {error}", "Look at the file.") from error
 
 
-class _State(NamedTuple):
-    size: int
-    inode: int
-    changed_ns: int
-
-
-def _state(file: Path) -> _State:
+def _state(file: Path) -> tuple[int, int, int]:
+    """Its size, inode and time of change."""
     try:
         found = file.stat()
     except OSError:
-        return _State(0, 0, 0)
-    return _State(found.st_size, found.st_ino, found.st_mtime_ns)
+        return 0, 0, 0
+    return found.st_size, found.st_ino, found.st_mtime_ns
 
 
 def _forget(connection: sqlite3.Connection, path: str) -> None:
@@ -444,24 +418,11 @@ def _forget(connection: sqlite3.Connection, path: str) -> None:
     connection.commit()
 
 
-def _insert(
-    connection: sqlite3.Connection, file: int, number: int, offset: int, place: Place, summary: GroupSummary
-) -> None:
-    values = asdict(summary)
-    words = values.pop("words")
-    values["flags"] = ", ".join(summary.flags)
-    row = {"file": file, "number": number, "offset": offset, **place._asdict(), **values}
-    named = {name: _storable(value) for name, value in row.items()}
-    names, marks = ", ".join(named), ", ".join("?" * len(named))
-    entered = connection.execute(f"INSERT INTO groups ({names}) VALUES ({marks})", list(named.values()))
-    connection.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (entered.lastrowid, _storable(words)))
-
-
 def _storable(value: Any) -> Any:
     """A text without halves of surrogate pairs, which SQLite does not take."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
-def _entry(row: tuple[Any, ...]) -> GroupEntry:
-    path, number, run, split, step, *rest = row
-    return GroupEntry(path, number, Place(run, split, step), dict(zip(_COLUMNS, rest, strict=True)))
+def _entry(row: sqlite3.Row) -> GroupEntry:
+    place = Place(row["run"], row["split"], row["step"])
+    return GroupEntry(row["path"], row["number"], place, dict(row))

@@ -75,18 +75,11 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.scenarios.truth import COLUMNS
 
-_RECORDS = ("trajectory", "group_record")
-
 
 def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
-    values = [{name: row.value.get(name) for name in _RECORDS} for row in rows]
-    records = [
-        {name: json.dumps(each) if is_object(each) else str(each or "") for name, each in value.items()}
-        for value in values
-    ]
-    first = [row for row, record in zip(rows, records, strict=True) if record["group_record"]]
+    first = [row for row in rows if row.value.get("group_record")]
     with refusing(rows[0].where):
-        groups = list(groups_of_rows(records))
+        groups = groups_of_rows(row.value for row in rows)
     for row, whole in zip(first, groups, strict=True):
         yield WholeGroup(check_item(whole, row.where), row, JUDGED.name)
 
@@ -270,7 +263,7 @@ def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> 
     """The error for a table of messages; None where no column holds roles or messages, and where no id stands for both
     sides of a conversation at least so many times."""
     if (
-        not any(map(_IDENTIFIER.search, items[0]))
+        not any(map(IDENTIFIER.search, items[0]))
         if least
         else any(_tells_apart(items, each) for each in _proposals(items[0]))
     ):
@@ -291,7 +284,7 @@ def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> 
         speakers = Counter(value for value, _ in set(zip(values[name], values[role], strict=True)))
         return sum(number > 1 for number in speakers.values())
 
-    column = max(filter(_IDENTIFIER.search, items[0]), key=sides, default="")
+    column = max(filter(IDENTIFIER.search, items[0]), key=sides, default="")
     column = column if column and sides(column) >= max(least, 1) else ""
     if least and not column:
         return None
@@ -363,7 +356,7 @@ _ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I
 """Column names to propose; the user decides."""
 _EXPECTED = re.compile("expect|(?<!p)reference|truth|gold|target|ideal|correct|label|^gts?$", re.I)
 """Names of columns with expected answers, which are never proposed: nobody wants them judged."""
-_IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
+IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
 _SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
 """Words separated by spaces, or a script that may do without."""
 _REWARD = re.compile("reward|score|label|rating|grade", re.I)
@@ -407,7 +400,7 @@ def _proposals(fields: dict[str, Any], *, is_flat: bool = False) -> Iterator[Col
     found = {
         path: text
         for path, text in sorted(given.items(), key=lambda each: (_depth(each[0]), -len(each[1])))
-        if not (_EXPECTED.search(path) or _IDENTIFIER.search(path) or path in (*SYSTEM, *BESIDE))
+        if not (_EXPECTED.search(path) or IDENTIFIER.search(path) or path in (*SYSTEM, *BESIDE))
     }
     talks = [path for path in given if is_list(value := at(fields, path)) and is_conversation(value)]
     rivals = [path for path in talks if are_rivals(at(fields, path))]
@@ -528,8 +521,8 @@ def _describe_unread(
             for path, value in leaves(without(each.metadata, *own, *COLUMNS, *beside_messages(each))):
                 name = ".".join(part for part in path.split(".") if not part.isdecimal())
                 last, text = name.rpartition(".")[2], str(value).strip()
-                is_expected = _EXPECTED.search(name) and not _IDENTIFIER.search(last)
-                is_answer = form is CONVERSATIONS and _ANSWERED.search(last) and not _IDENTIFIER.search(last)
+                is_expected = _EXPECTED.search(name) and not IDENTIFIER.search(last)
+                is_answer = form is CONVERSATIONS and _ANSWERED.search(last) and not IDENTIFIER.search(last)
                 is_text = isinstance(value, str) and (is_expected or is_answer or _SENTENCE.search(text))
                 is_text = is_text or (is_expected and _is_count(value) and not _REWARD.search(name))
                 is_told = name in named or not text or text in (truths if is_expected else said)

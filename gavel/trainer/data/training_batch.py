@@ -20,16 +20,16 @@ import math
 import random
 import warnings
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from openai.types.chat.chat_completion import Choice
 
 from gavel.judge.audit.health import states_health, states_mislead
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import MessageOrChoice, Trajectory
+from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import Ppo, TrainConfig
 from gavel.trainer.data.advantages import credit, critic_advantages, group_advantages
 from gavel.trainer.data.left_out import LeftOut, counted_left_out
@@ -40,16 +40,19 @@ TOKEN_ADVANTAGES = "token_advantages"
 """Field of a `Choice`: the advantage of each of its tokens, in place of what the rewards give."""
 
 
+def _field(choice: Choice, name: str) -> Any:
+    return (choice.model_extra or {}).get(name)
+
+
 def fits_its_turns(trajectory: Trajectory) -> bool:
     """Whether the trajectory's step rewards, if it has any, are one finite number for each sampled turn, and the token
     rewards of a turn one for each of its tokens."""
-    for choice in trajectory.choices():
-        own = _token_rewards(choice)
-        ids = (choice.model_extra or {}).get("token_ids") or ()
-        if own is not None and not (len(own) == len(ids) and all(map(math.isfinite, own))):
-            return False
-    rewards = trajectory.step_rewards
-    return rewards is None or (len(rewards) == len(list(trajectory.choices())) and all(map(math.isfinite, rewards)))
+    choices, rewards = list(trajectory.choices()), trajectory.step_rewards
+    pairs = [(_field(choice, "token_rewards"), _field(choice, "token_ids") or ()) for choice in choices]
+    return all(
+        own is None or (len(own) == len(of) and all(map(math.isfinite, own)))
+        for own, of in (*pairs, (rewards, choices))
+    )
 
 
 def step_advantages(members: Sequence[Trajectory], *, divide: bool) -> list[list[float]]:
@@ -65,30 +68,14 @@ def step_advantages(members: Sequence[Trajectory], *, divide: bool) -> list[list
     return [[(reward - mean) / spread for reward in member.step_rewards or ()] for member in members]
 
 
-def token_advantages(outcome: float, turns: Sequence[float], tokens: TokenSequence) -> list[float]:
-    """Of each trained token: the trajectory's advantage, its own turn's and those of later turns of the sequence.
-
-    `turns`: the turns' advantages. `[T]`
-    """
-    numbers = sorted(tokens.turn_ends, key=tokens.turn_ends.__getitem__)
-    paid = credit([turns[number] for number in numbers], 1.0) if turns else [0.0] * len(numbers)
-    return _on_tokens({number: outcome + value for number, value in zip(numbers, paid, strict=True)}, tokens)
-
-
-def _on_tokens(paid: Mapping[int, float], tokens: TokenSequence) -> list[float]:
-    """Of each trained token what its turn is paid. `[T]`"""
-    ends = sorted((end, number) for number, end in tokens.turn_ends.items())
-    positions = (position for position, trained in enumerate(tokens.sampled) if trained)
-    return [paid[ends[bisect_left(ends, (position,))][1]] for position in positions]
-
-
 def critic_credit(members: Sequence[Trajectory], gae_lambda: float) -> list[dict[int, float]]:
     """What the turns of each member of a group are paid by the judge's states (`critic_advantages`), by their number in
     `choices()`; empty for a member without states of them. Turns of further histories are not in it: the states are
     those of the main conversation."""
     states: list[list[float]] = []
     for member in members:
-        sampled = [isinstance(item, Choice) for item in member.messages_and_choices if _is_assistants(item)]
+        turns = (i for i in member.messages_and_choices if isinstance(i, Choice) or i.get("role") == "assistant")
+        sampled = [isinstance(turn, Choice) for turn in turns]
         given = member.judgement.states if member.judgement else []
         fits = len(given) == len(sampled)
         states.append([state for state, own in zip(given, sampled, strict=True) if own] if fits else [])
@@ -96,18 +83,9 @@ def critic_credit(members: Sequence[Trajectory], gae_lambda: float) -> list[dict
     return [dict(enumerate(own)) for own in paid]
 
 
-def _is_assistants(item: MessageOrChoice) -> bool:
-    return isinstance(item, Choice) or item.get("role") == "assistant"
-
-
 def gives_advantages(trajectory: Trajectory) -> bool:
     """Whether a turn of it carries the advantages of its tokens."""
-    return any(TOKEN_ADVANTAGES in (choice.model_extra or {}) for choice in trajectory.choices())
-
-
-def has_given_signal(trajectory: Trajectory) -> bool:
-    """Whether one of the advantages that its turns carry is not 0."""
-    return any(any((choice.model_extra or {}).get(TOKEN_ADVANTAGES) or ()) for choice in trajectory.choices())
+    return any(_field(choice, TOKEN_ADVANTAGES) is not None for choice in trajectory.choices())
 
 
 def given_advantages(trajectory: Trajectory, tokens: TokenSequence) -> list[float]:
@@ -118,11 +96,9 @@ def given_advantages(trajectory: Trajectory, tokens: TokenSequence) -> list[floa
     choices = list(trajectory.choices())
     found = dict.fromkeys((position for position, trained in enumerate(tokens.sampled) if trained), 0.0)
     for turn, end in tokens.turn_ends.items():
-        extra = choices[turn].model_extra or {}
-        given: list[float] | None = extra.get(TOKEN_ADVANTAGES)
-        if given is None:
+        if (given := _field(choices[turn], TOKEN_ADVANTAGES)) is None:
             continue
-        length = len(extra["token_ids"])
+        length = len(_field(choices[turn], "token_ids"))
         if len(given) != length or not all(map(math.isfinite, given)):
             raise TokenError(
                 f"a sampled turn has {length} token ids and {len(given)} token_advantages, or one is not finite",
@@ -132,6 +108,31 @@ def given_advantages(trajectory: Trajectory, tokens: TokenSequence) -> list[floa
     return list(found.values())
 
 
+def token_advantages(
+    trajectory: Trajectory,
+    tokens: TokenSequence,
+    outcome: float,
+    steps: Sequence[float],
+    credited: Mapping[int, float],
+) -> list[float]:
+    """Of each trained token of one of the trajectory's sequences, where they differ; else empty. `[T]`
+
+    Those that its turns carry. Else, by turn, what is `credited` to it in place of the trajectory's `outcome`. Else
+    that and the advantages of its own turn and of the sequence's later ones, `steps`.
+    """
+    if gives_advantages(trajectory):
+        return given_advantages(trajectory, tokens)
+    if not credited and not steps:
+        return []
+    ends = sorted((end, number) for number, end in tokens.turn_ends.items())
+    paid = {number: credited.get(number, outcome) for _, number in ends}
+    if not credited:
+        later = credit([steps[number] for _, number in ends], 1.0)
+        paid = {number: outcome + value for (_, number), value in zip(ends, later, strict=True)}
+    positions = (position for position, trained in enumerate(tokens.sampled) if trained)
+    return [paid[ends[bisect_left(ends, (position,))][1]] for position in positions]
+
+
 def token_rewards(trajectory: Trajectory, tokens: TokenSequence) -> list[float]:
     """The rewards of the trained tokens of one of the trajectory's sequences. `[T]`, at least one token
 
@@ -139,23 +140,17 @@ def token_rewards(trajectory: Trajectory, tokens: TokenSequence) -> list[float]:
     Of a turn that a further history repeats, the first one's step reward counts.
     """
     rewards = dict.fromkeys((position for position, trained in enumerate(tokens.sampled) if trained), 0.0)
-    if trajectory.step_rewards is not None:
-        for turn, position in tokens.turn_ends.items():
-            rewards[position] += trajectory.step_rewards[turn]
+    for turn, position in tokens.turn_ends.items():
+        rewards[position] += trajectory.step_rewards[turn] if trajectory.step_rewards is not None else 0.0
     early = 0.0
     for turn, choice in enumerate(trajectory.choices()):
-        if (own := _token_rewards(choice)) is None or turn not in tokens.turn_ends:
-            continue
-        for at, reward in enumerate(own, tokens.turn_ends[turn] + 1 - len(own)):
+        own = _field(choice, "token_rewards") if turn in tokens.turn_ends else None
+        for at, reward in enumerate(own or (), tokens.turn_ends.get(turn, 0) + 1 - len(own or ())):
             rewards[at] += reward
             early += reward
     found = list(rewards.values())
     found[-1] += (trajectory.reward or 0.0) - early
     return found
-
-
-def _token_rewards(choice: Choice) -> Sequence[float] | None:
-    return (choice.model_extra or {}).get("token_rewards")
 
 
 MismatchKind = Literal["template", "retokenisation", "truncation", "client_edit"]
@@ -299,8 +294,6 @@ _MISMATCH_REASONS: dict[MismatchKind, LeftOut] = {
     "client_edit": LeftOut.CLIENT_EDIT,
 }
 """A turn that the chat template alone shows otherwise is no reason to leave a member out."""
-
-
 _EQUAL = frozenset({LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE, LeftOut.UNRELIABLE_SCORES, LeftOut.IDENTICAL_MEMBERS})
 
 
@@ -321,9 +314,10 @@ def _group_advantages(
         return LeftOut.IDENTICAL_MEMBERS
     if group.trajectories and not members:
         return LeftOut.NO_TRAINABLE_MEMBER
-    has_given = any(map(has_given_signal, members))
+    nothing = [0.0] * len(members)
+    has_given = any(any(_field(c, TOKEN_ADVANTAGES) or ()) for member in members for c in member.choices())
     if members and all(map(gives_advantages, members)):
-        return [0.0] * len(members) if has_given else LeftOut.NO_SIGNAL
+        return nothing if has_given else LeftOut.NO_SIGNAL
     found = group_advantages(
         [member.reward or 0.0 for member in members],
         [member.judgement.standard_error if member.judgement else None for member in members],
@@ -333,9 +327,8 @@ def _group_advantages(
     )
     if found in (LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE) and config.step_advantages:
         rewards = [reward for member in members for reward in member.step_rewards or ()]
-        if rewards and max(rewards) - min(rewards) > config.minimal_spread:
-            return [0.0] * len(members)
-    return [0.0] * len(members) if isinstance(found, LeftOut) and has_given else found
+        has_given |= bool(rewards) and max(rewards) - min(rewards) > config.minimal_spread
+    return nothing if isinstance(found, LeftOut) and has_given else found
 
 
 def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: TokenSpace) -> Batch:
@@ -346,14 +339,11 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
     Raises `TokenError` when a scored trajectory with a signal has a turn without token ids, or with ids that `space`
     does not know.
     """
-    batch = Batch()
-    has_value_head = isinstance(config.loss, Ppo)
-    gae_lambda = config.gae_lambda
-    if config.advantage == "critic":
-        groups = list(groups)
-        gae_lambda = 1.0 if states_mislead(states_health(groups)) else gae_lambda
+    batch, groups = Batch(), list(groups)
+    has_value_head, by_critic = isinstance(config.loss, Ppo), config.advantage == "critic"
+    gae_lambda = 1.0 if by_critic and states_mislead(states_health(groups)) else config.gae_lambda
     stateless: list[bool] = []
-    compared: dict[str, list[float]] = {}
+    compared: dict[str, list[float]] = defaultdict(list)
     """The advantages of all members of groups with a signal, by scenario."""
     origins: list[str] = []
     """The scenario of each group."""
@@ -375,33 +365,33 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
             continue
         batch.left_out_members += left_out
         origin = str(group.trajectories[0].metadata.get("scenario", "")) if group.trajectories else ""
-        compared.setdefault(origin, []).extend(outcome)
+        compared[origin] += outcome
         if not (has_value_head or config.step_advantages) and any(member.step_rewards for member in members):
             warnings.warn(_STEPS_UNUSED, stacklevel=2)
         before = batch.trajectories
-        turns = step_advantages(members, divide=config.advantage == "std") if config.step_advantages else []
-        credited = critic_credit(members, gae_lambda) if config.advantage == "critic" else []
-        stateless += [not own for own in credited]
-        for number, (trajectory, advantage) in enumerate(zip(members, outcome, strict=True)):
+        turns: list[list[float]] = [[] for _ in members]
+        credited: list[dict[int, float]] = [{} for _ in members]
+        if config.step_advantages:
+            turns = step_advantages(members, divide=config.advantage == "std")
+        if by_critic:
+            credited = critic_credit(members, gae_lambda)
+            stateless += [not own for own in credited]
+        for trajectory, advantage, steps, own in zip(members, outcome, turns, credited, strict=True):
             found = sequences(trajectory)
-            unfit = _why_unfit(found, space)  # first: it refuses token ids that cannot be decoded
+            unfit = _why_unfit(trajectory, found, space)  # first: it refuses token ids that cannot be decoded
             kinds = mismatches(trajectory, space.decode)
             batch.token_mismatches += kinds
-            unfit = unfit or (LeftOut.SHAPED_SAMPLING if _shaped(trajectory) else None)
-            ran_out = LeftOut.RAN_OUT if config.mask_truncated and _ran_out(trajectory) else None
-            if reason := unfit or ran_out or _why_refused(kinds, config):
+            if reason := unfit or _why_refused(trajectory, kinds, config):
                 batch.left_out_members[reason] += 1
                 continue
             batch.trajectories += 1
-            steps = turns[number] if turns else []
-            own = credited[number] if credited else {}
             batch.sequences += [
                 TrainedSequence(
                     tokens,
                     advantage,
                     batch.groups,
                     token_rewards(trajectory, tokens) if has_value_head else (),
-                    _own_advantages(trajectory, tokens, advantage, steps, own),
+                    token_advantages(trajectory, tokens, advantage, steps, own),
                 )
                 for tokens in found
             ]
@@ -412,14 +402,12 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
             batch.left_out_groups[LeftOut.NO_TRAINABLE_MEMBER] += 1
     if stateless:
         batch.critic = {"critic/lambda": gae_lambda, "critic/stateless": sum(stateless) / len(stateless)}
-    if config.normalize_over_batch and compared and not config.kl_in_reward:  # otherwise it follows the divergence
+    if config.normalize_over_batch and not config.kl_in_reward:  # otherwise it follows the divergence
         scales = {
-            origin: math.sqrt(math.fsum(value**2 for value in values) / len(values)) if values else 1.0
+            origin: math.sqrt(math.fsum(value**2 for value in values) / max(1, len(values))) or 1.0
             for origin, values in compared.items()
         }
-        batch.sequences = [
-            replace(each, advantage=each.advantage / (scales[origins[each.group]] or 1.0)) for each in batch.sequences
-        ]
+        batch.sequences = [replace(s, advantage=s.advantage / scales[origins[s.group]]) for s in batch.sequences]
     if refused := sum(batch.left_out_members[reason] for reason in _MISMATCH_REASONS.values()):
         logger.warning("%d members are left out for their tokens. %s", refused, _HOW_TO_KEEP)
     if shaped := batch.left_out_members[LeftOut.SHAPED_SAMPLING]:
@@ -427,35 +415,18 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
     return batch
 
 
-def _own_advantages(
-    trajectory: Trajectory,
-    tokens: TokenSequence,
-    advantage: float,
-    steps: Sequence[float],
-    credited: Mapping[int, float],
-) -> list[float]:
-    """Of each trained token, where they differ; empty where all have `advantage`. `steps`: those of its turns, of which
-    a token gets its own's and later ones' too. `credited`: what its turns have in place of `advantage`."""
-    if gives_advantages(trajectory):
-        return given_advantages(trajectory, tokens)
-    if credited:
-        return _on_tokens({number: credited.get(number, advantage) for number in tokens.turn_ends}, tokens)
-    return token_advantages(advantage, steps, tokens) if steps else []
-
-
 _STEPS_UNUSED = "step_rewards of trajectories are not trained on: set step_advantages=True or loss=Ppo() in TrainConfig"
 _HOW_TO_KEEP = (
     "Send each reply back as it came, put a context that the agent rewrites into additional_histories, or set "
     'on_token_mismatch="branch" in TrainConfig to train them as several sequences (docs/tokens.md).'
 )
-
 _HOW_TO_SAMPLE = (
     "Leave top_p, penalties, response_format and a forced tool_choice out of requests whose turns are to be trained: "
     "such a turn is of another distribution than the policy's (docs/endpoint.md)."
 )
 
 
-def _why_unfit(found: list[TokenSequence], space: TokenSpace) -> LeftOut | None:
+def _why_unfit(trajectory: Trajectory, found: list[TokenSequence], space: TokenSpace) -> LeftOut | None:
     if not found:
         return LeftOut.NOTHING_SAMPLED
     if any(len(tokens.token_ids) > space.max_context for tokens in found):
@@ -468,18 +439,13 @@ def _why_unfit(found: list[TokenSequence], space: TokenSpace) -> LeftOut | None:
         )
     if any(not (math.isfinite(lp) and lp <= _ROUNDING) for tokens in found for lp in tokens.logprobs):
         return LeftOut.INVALID_LOGPROBS
-    return None
+    return LeftOut.SHAPED_SAMPLING if any(_field(each, "shaped_by") for each in trajectory.choices()) else None
 
 
-def _shaped(trajectory: Trajectory) -> bool:
-    return any((choice.model_extra or {}).get("shaped_by") for choice in trajectory.choices())
-
-
-def _ran_out(trajectory: Trajectory) -> bool:
-    return trajectory.status == "truncated" or any(choice.finish_reason == "length" for choice in trajectory.choices())
-
-
-def _why_refused(kinds: Counter[MismatchKind], config: TrainConfig) -> LeftOut | None:
+def _why_refused(trajectory: Trajectory, kinds: Counter[MismatchKind], config: TrainConfig) -> LeftOut | None:
+    cut = any(choice.finish_reason == "length" for choice in trajectory.choices())
+    if config.mask_truncated and (cut or trajectory.status == "truncated"):
+        return LeftOut.RAN_OUT
     if config.on_token_mismatch == "branch":
         return None
     return next((reason for kind, reason in _MISMATCH_REASONS.items() if kinds[kind]), None)

@@ -23,6 +23,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -35,7 +36,7 @@ from gavel.trainer.data.packing import assign_to_ranks, micro_batches, unique_to
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.distributed import World
-from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
+from gavel.trainer.learner.logprobs import trained_scores, trained_values
 from gavel.trainer.learner.losses import (
     TokenLosses,
     TokenScores,
@@ -67,9 +68,8 @@ def penalize_advantages(
     whole sequences are divided by their root mean square.
     """
     if config.kl_in_reward_per == "token":
-        found = [
-            sequence.advantage - config.kl_in_reward * _later(own) for sequence, own in zip(sequences, k1, strict=True)
-        ]
+        later = [own.flip(0).cumsum(0).flip(0) for own in k1]  # from each token to the last
+        found = [s.advantage - config.kl_in_reward * own for s, own in zip(sequences, later, strict=True)]
         return [*whiten(torch.cat(found)).split([len(own) for own in k1])] if config.normalize_over_batch else found
     penalties = _center_by_group(sequences, [own.sum().item() for own in k1], leave_one_out=config.advantage == "rloo")
     values = [
@@ -84,18 +84,13 @@ def penalized_rewards(
     sequences: Sequence[TrainedSequence], k1: Sequence[torch.Tensor], config: TrainConfig
 ) -> list[list[float]]:
     """The rewards of the tokens of each sequence, for a loss with a value head. `[T]` each"""
-    found = []
+    found: list[list[float]] = []
     for sequence, own in zip(sequences, k1, strict=True):
         charged = own.tolist()
         if config.kl_in_reward_per == "sequence":
             charged = [0.0] * (len(charged) - 1) + [math.fsum(charged)]
         found.append([r - config.kl_in_reward * kl for r, kl in zip(sequence.rewards, charged, strict=True)])
     return found
-
-
-def _later(k1: torch.Tensor) -> torch.Tensor:
-    """The sum from each token to the last. `[T]`"""
-    return k1.flip(0).cumsum(0).flip(0)
 
 
 def _center_by_group(
@@ -177,25 +172,20 @@ def advised(error: RuntimeError, micro_batch: Sequence[TokenSequence], config: T
     """
     if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
         return error
-    advice = _does_not_fit(micro_batch, config)
-    advice.__cause__ = error.with_traceback(None)
-    gc.collect()
-    return advice
-
-
-def _does_not_fit(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> LearnerError:
     tokens = unique_tokens(micro_batch)
-    fewer = tokens // 2
     ways = {} if config.gradient_checkpointing else {"gradient_checkpointing=True": "--gradient-checkpointing"}
     if len(micro_batch) > 1:
-        now = f"micro_batch_tokens={fewer} (it is {config.micro_batch_tokens})"
-        ways[now] = f"--micro-batch-tokens {fewer}"
-    return LearnerError(
+        now = f"micro_batch_tokens={tokens // 2} (it is {config.micro_batch_tokens})"
+        ways[now] = f"--micro-batch-tokens {tokens // 2}"
+    advice = LearnerError(
         f"memory ran out over {len(micro_batch)} sequences with {tokens} unique tokens, so nothing was changed",
         f"Set {' or '.join(ways)} in its config; in the shell {' or '.join(ways.values())}. The run goes on with it."
         if ways
         else "Shorten the trajectories (--max-context), or take a larger device; `gavel plan` tells what fits.",
     )
+    advice.__cause__ = error.with_traceback(None)
+    gc.collect()
+    return advice
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -258,15 +248,14 @@ class StepMetrics:
     def combine(parts: Sequence["StepMetrics"]) -> "StepMetrics":
         """Combines the metrics of all processes; they make the same updates."""
         whole = StepMetrics(parts[0].updates, parts[0].gradient_norm)
-        for step_metrics in parts:
-            for name, total in step_metrics.losses.items():
-                whole.losses[name] += total
-            whole.tokens += step_metrics.tokens
-            whole.forwarded += step_metrics.forwarded
-            for name, total in step_metrics.token_sums.items():
-                whole.token_sums[name] += total
-            whole.lowest_ratio = min(whole.lowest_ratio, step_metrics.lowest_ratio)
-            whole.highest_ratio = max(whole.highest_ratio, step_metrics.highest_ratio)
+        for part in parts:
+            for sums, own in ((whole.losses, part.losses), (whole.token_sums, part.token_sums)):
+                for name, total in own.items():
+                    sums[name] += total
+            whole.tokens += part.tokens
+            whole.forwarded += part.forwarded
+            whole.lowest_ratio = min(whole.lowest_ratio, part.lowest_ratio)
+            whole.highest_ratio = max(whole.highest_ratio, part.highest_ratio)
         return whole
 
     def metrics(self) -> dict[str, float]:
@@ -279,20 +268,24 @@ class StepMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A sequence with what one update needs of it."""
+    """A sequence with what its updates need of it, as it is before the first. Tensors are `[T]`."""
 
     sequence: TrainedSequence
-    token_weight: float
     old: torch.Tensor | None
-    """Denominator of the ratio; None: the log-probs of the update's own forward pass, detached. `[T]`"""
+    """Denominator of the ratio; None: the log-probs of the update's own forward pass, detached."""
+    reference: torch.Tensor | None
+    """Log-probs under the reference, if they are known."""
     estimate: ValueEstimates | None
     """Estimates of the value head, if the loss has one."""
     advantages: torch.Tensor
-    """Advantages of its tokens. `[T]`"""
-    reference: torch.Tensor | None
-    """Its tokens' log-probs under the reference, if they are known. `[T]`"""
     chosen: torch.Tensor | None
-    """Mask of the tokens that the policy loss trains; None: all. `[T]`"""
+    """Mask of the tokens that the policy loss trains; None: all."""
+    weight: float = 0.0
+    """Of each of its tokens in an update."""
+
+
+_Score = Callable[[Sequence[TokenSequence]], torch.Tensor]
+"""A number for each trained token. `[T]`"""
 
 
 class Learner:
@@ -321,40 +314,22 @@ class Learner:
         self.check(config)
         self._optimize_by(config.optimizer)
         step_metrics = StepMetrics()
-        sequences = batch.sequences
-        groups = [sequence.group for sequence in sequences]
+        groups = [sequence.group for sequence in batch.sequences]
         epochs = (mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}") for epoch in range(config.epochs))
         parts = [part for epoch in epochs for part in epoch]
-        old = self._compute_old_logprobs(sequences, config, parts, step_metrics)
-        references = self._score_by_reference(sequences, config, step_metrics)
-        penalties: list[torch.Tensor] = []
-        if config.kl_in_reward:
-            known = [(sequence, r) for sequence, r in zip(sequences, references, strict=True) if r is not None]
-            penalties = [self._sampler([sequence.tokens]) - reference for sequence, reference in known]
-        estimated = self._estimate_values(sequences, config, step_metrics, penalties)
-        if isinstance(config.loss, Ppo):
-            advantages = [each.advantages for each in estimated if each is not None]
-        elif penalties:
-            advantages = penalize_advantages(sequences, penalties, config)
-        else:
-            of_tokens = [s.advantages or [s.advantage] * s.tokens.trained_tokens for s in sequences]
-            advantages = [torch.tensor(values, device=self.policy.device) for values in of_tokens]
-        chosen = self._choose_tokens(sequences, config, step_metrics)
+        samples, penalties = self._prepare(batch.sequences, config, parts, step_metrics)
         rate = learning_rate(config, self.steps)
         with self._roll_back_on_error(len(parts)):
             for part in parts:
-                lengths = [sequences[at].tokens.trained_tokens for at in part]
+                lengths = [samples[at].sequence.tokens.trained_tokens for at in part]
                 weights = token_weights(config.loss, lengths, [groups[at] for at in part])
-                samples = [
-                    _Sample(sequences[at], weight, old[at], estimated[at], advantages[at], references[at], chosen[at])
-                    for at, weight in zip(part, weights, strict=True)
-                ]
-                self._update(samples, config, rate, step_metrics)
+                weighted = [replace(samples[at], weight=weight) for at, weight in zip(part, weights, strict=True)]
+                self._update(weighted, config, rate, step_metrics)
         self.steps += 1
         metrics = StepMetrics.combine(self.world.gather(step_metrics)).metrics()
         if penalties:
             metrics["kl_in_reward"] = torch.cat(penalties).mean().item()
-        return metrics | value_metrics(concatenate(estimated)) | {"learning_rate": rate}
+        return metrics | value_metrics(concatenate([each.estimate for each in samples])) | {"learning_rate": rate}
 
     def state(self) -> dict[str, Any]:
         """The state that `restore` needs to continue exactly."""
@@ -400,41 +375,52 @@ class Learner:
                 self.restore(state)
             raise
 
-    def _compute_old_logprobs(
+    def _prepare(
         self,
         sequences: Sequence[TrainedSequence],
         config: TrainConfig,
         parts: Sequence[Sequence[int]],
         step_metrics: StepMetrics,
-    ) -> list[torch.Tensor | None]:
-        """The denominator of each sequence's ratio, for all updates; to the sampler's, Gspo clips rounding alone."""
-        if config.sampler_correction is None and not isinstance(config.loss, Gspo):
-            return [self._sampler([sequence.tokens]) for sequence in sequences]
+    ) -> tuple[list[_Sample], list[torch.Tensor]]:
+        """What the updates need of the policy before the first; and of each sequence k1, where the reward has it."""
+        nothing: Sequence[None] = [None] * len(sequences)
+        logprobs: _Score = lambda tokens: trained_scores(self.policy, tokens)[0]  # noqa: E731
         old: dict[int, torch.Tensor] = {}
+        if config.sampler_correction is None and not isinstance(config.loss, Gspo):  # which would clip rounding alone
+            old = {at: self._sampler([sequence.tokens]) for at, sequence in enumerate(sequences)}
         # One update's own pass is that of the batch's start; the passes for several are cut, and so round, as theirs.
-        for part in parts[: len(parts) // config.epochs] if len(parts) > 1 or self.policy.lora.dropout else ():
-            found = self._score_before_updates([sequences[at] for at in part], config, step_metrics, self._logprobs)
-            old |= zip(part, found, strict=True)
-        return [old.get(at) for at in range(len(sequences))]
-
-    def _choose_tokens(
-        self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
-    ) -> Sequence[torch.Tensor | None]:
-        """Masks of the tokens that the policy loss trains, by their entropies before the first update."""
-        if config.top_entropy == 1:
-            return [None] * len(sequences)
-        entropies = self._score_before_updates(sequences, config, step_metrics, lambda *given: self._score(*given)[1])
-        found = highest(torch.cat([*entropies]), config.top_entropy)
-        return found.split([len(each) for each in entropies])
-
-    def _score_by_reference(
-        self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
-    ) -> Sequence[torch.Tensor | None]:
-        """The log-probs of each sequence under the reference, where the reward or the loss needs them."""
-        if not config.kl_in_reward and not config.beta:
-            return [None] * len(sequences)
-        with self.policy.with_weights(self.reference):
-            return self._score_before_updates(sequences, config, step_metrics, self._logprobs)
+        elif len(parts) > 1 or self.policy.lora.dropout:
+            for part in parts[: len(parts) // config.epochs]:
+                chosen = [sequences[at] for at in part]
+                old |= zip(part, self._score_before_updates(chosen, config, step_metrics, logprobs), strict=True)
+        before = partial(self._score_before_updates, sequences, config, step_metrics)
+        references: Sequence[torch.Tensor | None] = nothing
+        if config.kl_in_reward or config.beta:
+            with self.policy.with_weights(self.reference):
+                references = before(logprobs)
+        k1: list[torch.Tensor] = []
+        if config.kl_in_reward:
+            known = [(sequence, r) for sequence, r in zip(sequences, references, strict=True) if r is not None]
+            k1 = [self._sampler([sequence.tokens]) - reference for sequence, reference in known]
+        estimates: Sequence[ValueEstimates | None] = nothing
+        if isinstance(config.loss, Ppo):
+            head = self._ensure_value_head()
+            values = before(lambda tokens: trained_values(self.policy, head, tokens))
+            rewards = penalized_rewards(sequences, k1, config) if k1 else [sequence.rewards for sequence in sequences]
+            estimates = found = value_estimates(rewards, values, config.loss)
+            advantages = [each.advantages for each in found]
+        elif k1:
+            advantages = penalize_advantages(sequences, k1, config)
+        else:
+            of_tokens = [s.advantages or [s.advantage] * s.tokens.trained_tokens for s in sequences]
+            advantages = [torch.tensor(values, device=self.policy.device) for values in of_tokens]
+        masks: Sequence[torch.Tensor | None] = nothing
+        if config.top_entropy < 1:
+            entropies = before(lambda tokens: trained_scores(self.policy, tokens)[1])
+            masks = highest(torch.cat([*entropies]), config.top_entropy).split([len(each) for each in entropies])
+        olds = map(old.get, range(len(sequences)))
+        whole = zip(sequences, olds, references, estimates, advantages, masks, strict=True)
+        return [_Sample(*each) for each in whole], k1
 
     def _ensure_value_head(self) -> torch.nn.Linear:
         if self.value_head is None:
@@ -442,35 +428,13 @@ class Learner:
             self.optimizer.add_param_group({"params": list(self.value_head.parameters())})
         return self.value_head
 
-    def _estimate_values(
-        self,
-        sequences: Sequence[TrainedSequence],
-        config: TrainConfig,
-        step_metrics: StepMetrics,
-        penalties: Sequence[torch.Tensor],
-    ) -> Sequence[ValueEstimates | None]:
-        """The value head's estimates of each sequence before the first update of the batch."""
-        if not isinstance(config.loss, Ppo):
-            return [None] * len(sequences)
-        head = self._ensure_value_head()
-
-        def values(tokens: Sequence[TokenSequence], step_metrics: StepMetrics) -> torch.Tensor:
-            step_metrics.forwarded += unique_tokens(tokens)
-            return trained_values(self.policy, head, tokens)
-
-        found = self._score_before_updates(sequences, config, step_metrics, values)
-        rewards: Sequence[Sequence[float]] = [sequence.rewards for sequence in sequences]
-        if penalties:
-            rewards = penalized_rewards(sequences, penalties, config)
-        return value_estimates(rewards, found, config.loss)
-
     @torch.no_grad()
     def _score_before_updates(
         self,
         sequences: Sequence[TrainedSequence],
         config: TrainConfig,
         step_metrics: StepMetrics,
-        score: Callable[[Sequence[TokenSequence], StepMetrics], torch.Tensor],
+        score: _Score,
     ) -> Sequence[torch.Tensor]:
         """The result of `score` for each sequence before the first update of the batch. `[T]` each"""
         lengths = [sequence.tokens.trained_tokens for sequence in sequences]
@@ -481,10 +445,11 @@ class Learner:
             for indices in passes:
                 chosen = [sequences[at].tokens for at in indices]
                 if not chosen:
-                    score([sequences[0].tokens], StepMetrics())
+                    score([sequences[0].tokens])
                     continue
+                step_metrics.forwarded += unique_tokens(chosen)
                 try:
-                    scored = score(chosen, step_metrics).split([each.trained_tokens for each in chosen])
+                    scored = score(chosen).split([each.trained_tokens for each in chosen])
                 except RuntimeError as error:
                     raise advised(error, chosen, config)  # noqa: B904 - it has its cause
                 for at, own in zip(indices, scored, strict=True):
@@ -497,7 +462,7 @@ class Learner:
         passes = self._micro_batches([sample.sequence for sample in samples], config)
         with self.world.together(communicating=self.policy.sharded):
             for indices in passes:
-                chosen = [samples[at] for at in indices] or [replace(samples[0], token_weight=0.0)]
+                chosen = [samples[at] for at in indices] or [replace(samples[0], weight=0.0)]
                 tokens = [sample.sequence.tokens for sample in chosen]
                 counted = step_metrics if indices else StepMetrics()
                 seed = f"{self.steps} {counted.updates} {counted.tokens} {self.world.rank}"
@@ -543,13 +508,10 @@ class Learner:
     def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, step_metrics: StepMetrics) -> None:
         tokens = [sample.sequence.tokens for sample in samples]
         lengths = [each.trained_tokens for each in tokens]
-        estimate, values = concatenate([sample.estimate for sample in samples]), None
-        if estimate is None:
-            logprobs, entropies = self._score(tokens, step_metrics, entropy_gradient=config.entropy_bonus > 0)
-        else:
-            step_metrics.forwarded += unique_tokens(tokens)
-            head, with_gradient = self._ensure_value_head(), config.entropy_bonus > 0
-            logprobs, entropies, values = valued_scores(self.policy, head, tokens, with_gradient)
+        estimate = concatenate([sample.estimate for sample in samples])
+        head = None if estimate is None else self._ensure_value_head()
+        step_metrics.forwarded += unique_tokens(tokens)
+        logprobs, entropies, values = trained_scores(self.policy, tokens, config.entropy_bonus > 0, head)
         known = [sample.old for sample in samples if sample.old is not None]
         references = [sample.reference for sample in samples if sample.reference is not None]
         chosen = [sample.chosen for sample in samples if sample.chosen is not None]
@@ -563,7 +525,7 @@ class Learner:
             entropies=entropies,
             chosen=torch.cat(chosen) if chosen else None,
         )
-        weights = torch.tensor([s.token_weight for s in samples]).repeat_interleave(torch.tensor(lengths))
+        weights = torch.tensor([s.weight for s in samples]).repeat_interleave(torch.tensor(lengths))
         weights = weights.to(self.policy.device)
         outcome = token_losses(config, scores)
         loss = (outcome.losses * weights).sum()
@@ -594,15 +556,6 @@ class Learner:
     def _most_whole(self, config: TrainConfig) -> float:
         """Over a sharded base all processes have to compute alike, whatever their tokens are."""
         return most_whole(config) if not self.policy.sharded or config.gradient_checkpointing is not None else 0
-
-    def _score(
-        self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics, *, entropy_gradient: bool = False
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        step_metrics.forwarded += unique_tokens(tokens)
-        return trained_scores(self.policy, tokens, entropy_gradient)
-
-    def _logprobs(self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics) -> torch.Tensor:
-        return self._score(tokens, step_metrics)[0]
 
     def _sampler(self, tokens: Sequence[TokenSequence]) -> torch.Tensor:
         """The sampler's log-probs of the trained tokens. `[T]`"""

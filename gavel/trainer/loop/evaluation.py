@@ -277,7 +277,7 @@ async def judge_wins(
     async def compare(attempt: Trajectory) -> TrajectoryGroup:
         names = [name for name, theirs in tried.items() if _task(attempt) in theirs]
         members = [attempt, *(tried[name][_task(attempt)] for name in names)]
-        group = TrajectoryGroup([_bare(member) for member in members])
+        group = TrajectoryGroup(map(without_judgement, members))
         judged = await judge.score(group)
         if judged.judgement is not None and judged.judgement.status == "degenerate":  # they did the same
             attempt.metrics |= {f"{WINS}{name}": 0.5 for name in names}
@@ -308,6 +308,5 @@ def _task(trajectory: Trajectory) -> tuple[str, str | None]:
     return str(named.get("id")), trajectory.agent
 
 
-def _bare(trajectory: Trajectory) -> Trajectory:
-    """The group without its judgement."""
+def without_judgement(trajectory: Trajectory) -> Trajectory:
     return trajectory.model_copy(update={"reward": None, "judgement": None})

@@ -11,6 +11,7 @@ iteration's choice follows from them alone, so a run that was killed anywhere go
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -27,7 +28,14 @@ from gavel.trainer.config import EvolveConfig, SftConfig
 from gavel.trainer.loop.evaluation import EVALUATION, Evaluation, EvaluationObserver, evaluate_once
 from gavel.trainer.loop.experiment import describe_experiment
 from gavel.trainer.loop.group_maker import GroupMaker, Weights, check_rewards, needed_judge
-from gavel.trainer.loop.imitation import BestMembers, choose_best_members, fingerprint, imitation_plan, with_schedule
+from gavel.trainer.loop.imitation import (
+    BestMembers,
+    choose_best_members,
+    describe_sft,
+    fingerprint,
+    imitation_plan,
+    with_schedule,
+)
 from gavel.trainer.loop.watchdog import (
     RESUME,
     LoopError,
@@ -44,6 +52,7 @@ EXPLORED, ITERATIONS = "explored", "iterations"
 """Splits of the metrics: explored groups, and a row for what each iteration imitates."""
 _STORED_AT_ONCE = 16
 """Explored groups between two that are written: what a kill may cost."""
+_COUNTS = ("first_step", "last_step", "explored", "kept", "imitated")
 _MAY_CHANGE = {"iterations", "concurrency", "stall_seconds"}
 
 
@@ -63,7 +72,7 @@ class Iteration:
     kept: int = 0
     """Attempts of its exploration that are imitated."""
     imitated: int = 0
-    """All trajectories that are imitated, those of the base data and of earlier iterations among them."""
+    """All trajectories that are imitated, those of the base data among them."""
     measures: dict[str, float] = field(default_factory=dict[str, float])
     """Means over the held-out tasks after it, such as success; empty without held-out tasks."""
 
@@ -108,45 +117,36 @@ async def evolve(
     check_rewards(scenario, weights)
     check_turn_limits(scenario, config.turn_limits)
     judge = needed_judge(weights, judge)
-    described = train.model_dump(mode="json", exclude={"micro_batch_tokens", "gradient_checkpointing", "restart"})
     settings = {
         "evolve": config.model_dump(mode="json", exclude=_MAY_CHANGE),
-        "training": described,
+        "training": describe_sft(train),
         "base": {"trajectories": len(base), "fingerprint": fingerprint(base)},
     }
     model.backend.pin(model, describe_experiment(Mixture([scenario]), judge) | settings)
     watchdog = Watchdog(stall_seconds(config.sampling()))
-    maker = GroupMaker(
-        model,
-        {} if judge is None else {scenario.name: judge},
-        weights,
-        config.attempts,
-        config.temperature,
-        config.max_tokens,
-        watchdog,
-    )
+    judges = {} if judge is None else {scenario.name: judge}
+    maker = GroupMaker(model, judges, config.sampling(), watchdog)
     run = _Evolution(model, scenario, judge, base, config, train, observer or EvolveObserver(), watchdog, maker)
     return await watchdog.guard(run.run())
 
 
 def iterations_of(rows: Sequence[dict[str, Any]]) -> list[Iteration]:
     """The iterations that a run's metrics tell of, each with its evaluation."""
-    measures = {row["step"]: _numbers(row) for row in rows if row["split"] == EVALUATION}
-    found: dict[int, Iteration] = {}
-    for row in rows:
-        if row["split"] != ITERATIONS:
-            continue
-        counts = {name: int(row[name]) for name in ("first_step", "last_step", "explored", "kept", "imitated")}
-        reward, number = row.get("explored_reward"), int(row["iteration"])
-        after = measures.get(counts["last_step"], {})
-        found[number] = Iteration(number=number, explored_reward=reward, measures=after, **counts)
-    return [found[number] for number in sorted(found)]
-
-
-def _numbers(row: dict[str, Any]) -> dict[str, float]:
-    return {
-        name: value for name, value in row.items() if isinstance(value, int | float) and name not in ("step", "time")
+    measures = {
+        row["step"]: {name: value for name, value in row.items() if name not in ("step", "time", "split")}
+        for row in rows
+        if row["split"] == EVALUATION
     }
+    known = {int(row["iteration"]): row for row in rows if row["split"] == ITERATIONS}
+    return [
+        Iteration(
+            number=number,
+            measures=measures.get(row["last_step"], {}),
+            explored_reward=row.get("explored_reward"),
+            **{name: int(row[name]) for name in _COUNTS},
+        )
+        for number, row in sorted(known.items())
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,8 @@ class _Evolution:
         if await self.model.get_step() == 0:
             await self._evaluate_once(0)
         for number in range(self.config.iterations + 1):
-            iteration = self._known(number) or await self._begin(number)
+            known = [each for each in self._iterations() if each.number == number]
+            iteration = known[0] if known else await self._begin(number)
             if await self.model.get_step() < iteration.last_step:
                 await self._learn(iteration, await self._collect_imitated(iteration))
             if await self.model.get_step() == iteration.last_step:
@@ -177,17 +178,12 @@ class _Evolution:
     def _iterations(self) -> list[Iteration]:
         return iterations_of(self.model.backend.history(self.model))
 
-    def _known(self, number: int) -> Iteration | None:
-        return next((each for each in self._iterations() if each.number == number), None)
-
     async def _begin(self, number: int) -> Iteration:
         """Explores, chooses, and writes down what the iteration imitates."""
         step = await self.model.get_step()
         groups = await self._explore(number, step) if number else []
-        chosen = self._choose(groups)
+        chosen = choose_best_members(groups, self.config.kept, self.config.threshold)
         imitated = len(self.base) + len(chosen.trajectories)
-        if number and self.config.accumulate:
-            imitated += sum(each.kept for each in self._iterations())
         if number and not imitated:
             raise LoopError(
                 f"none of the {chosen.scored:,} scored attempts of iteration {number} has a reward above "
@@ -195,41 +191,34 @@ class _Evolution:
                 "Begin anew (--fresh) with a lower --above, more --attempts, or base data (--base).",
             )
         rewards = [each.reward for group in groups for each in group if each.reward is not None]
-        counts: dict[str, float] = {
-            "iteration": number,
-            "first_step": step,
-            "last_step": step + len(self._plan(number, imitated)),
-            "explored": sum(len(group) for group in groups),
-            "kept": len(chosen.trajectories),
-            "imitated": imitated,
-        }
-        mean = {"explored_reward": fmean(rewards)} if rewards else {}
+        iteration = Iteration(
+            number=number,
+            first_step=step,
+            last_step=step + len(self._plan(number, imitated)),
+            explored=sum(map(len, groups)),
+            explored_reward=fmean(rewards) if rewards else None,
+            kept=len(chosen.trajectories),
+            imitated=imitated,
+        )
+        counts = {"iteration": number} | {name: getattr(iteration, name) for name in _COUNTS}
+        mean = {} if iteration.explored_reward is None else {"explored_reward": iteration.explored_reward}
         self.model.backend.record(self.model, counts | mean | judge_totals(groups), ITERATIONS)
-        iteration = self._known(number)
-        assert iteration is not None
         if number:
             self.observer.chosen(iteration, chosen)
         return iteration
 
-    def _choose(self, groups: Sequence[TrajectoryGroup]) -> BestMembers:
-        return choose_best_members(groups, self.config.kept, self.config.threshold)
-
     async def _collect_imitated(self, iteration: Iteration) -> list[Trajectory]:
         """Base data, and what was kept: read from the run, so that it is the same after a restart."""
-        sources = [iteration] if iteration.number else []
-        if iteration.number and self.config.accumulate:
-            sources = [each for each in self._iterations() if 0 < each.number <= iteration.number]
-        found = [*self.base]
-        for source in sources:
-            groups = await self._stored(source.number, source.first_step)
-            kept = self._choose(groups).trajectories
-            if len(kept) != source.kept:
-                raise LoopError(
-                    f"iteration {source.number} kept {source.kept} attempts, and {len(kept)} of them are stored",
-                    "Restore its trajectories, or start over with --fresh.",
-                )
-            found += kept
-        return found
+        if not iteration.number:
+            return [*self.base]
+        groups = await self._stored(iteration.number, iteration.first_step)
+        kept = choose_best_members(groups, self.config.kept, self.config.threshold).trajectories
+        if len(kept) != iteration.kept:
+            raise LoopError(
+                f"iteration {iteration.number} kept {iteration.kept} attempts, and {len(kept)} of them are stored",
+                "Restore its trajectories, or start over with --fresh.",
+            )
+        return [*self.base, *kept]
 
     def _tasks(self, number: int) -> list[Task]:
         return self.scenario.sample("train", self.config.tasks, seed=self.config.seed, step=number)
@@ -246,40 +235,33 @@ class _Evolution:
     async def _explore(self, number: int, step: int) -> list[TrajectoryGroup]:
         """Makes the groups of the iteration that are not stored yet; gives all that are worth choosing from."""
         known = {_task_id(group) for group in await self._stored(number, step)}
-        missing = [task for task in self._tasks(number) if task.id not in known]
+        missing = [(task, GroupTally()) for task in self._tasks(number) if task.id not in known]
         scenario = with_turn_limit(self.scenario, self.config.turn_limits, number)
         self.observer.doing(f"exploring, iteration {number}")
         limiter, writing = asyncio.Semaphore(self.config.concurrency), asyncio.Lock()
-        tallies = [GroupTally() for _ in missing]
         made: list[TrajectoryGroup] = []
         lost: list[TrajectoryGroup] = []
         done = 0
 
-        async def store() -> None:
+        async def store(least: int = 1) -> None:
             async with writing:
-                batch, made[:] = [*made], []
-                if batch:
+                if len(made) >= least:
+                    batch, made[:] = [*made], []
                     await self.model.log(batch, EXPLORED)
 
         async def one(task: Task, tally: GroupTally) -> None:
             nonlocal done
-            found = await self.maker.make(
-                scenario,
-                task,
-                seeds=lambda index: seed_of(self.config.seed, "explore", number, task.id, index),
-                limiter=limiter,
-                tally=tally,
-            )
+            seeds = partial(seed_of, self.config.seed, "explore", number, task.id)
+            found = await self.maker.make(scenario, task, seeds=seeds, limiter=limiter, tally=tally)
             whole = all(_was_scored(group) for group in found)  # else the same command tries the task again
             (made if whole else lost).extend(found)
             done += 1
             self.observer.advanced(done, len(missing))
-            if len(made) >= _STORED_AT_ONCE:
-                await store()
+            await store(_STORED_AT_ONCE)
 
-        with gather_display(tallies, f"iteration {number}"):
+        with gather_display([tally for _, tally in missing], f"iteration {number}"):
             async with asyncio.TaskGroup() as running:
-                for task, tally in zip(missing, tallies, strict=True):
+                for task, tally in missing:
                     running.create_task(one(task, tally))
         await store()
         groups = await self._stored(number, step)
@@ -304,15 +286,9 @@ class _Evolution:
             with self.watchdog.during("training", "learning", counted=False):
                 result = await self.model.train_sft(batch, config)
             self.observer.learned(iteration, result)
-            await self._delete_checkpoints(result.step)
-
-    async def _delete_checkpoints(self, live: int) -> None:
-        """Deletes all checkpoints but those that end an iteration."""
-        kept = {live, *(each.last_step for each in self._iterations())}
-        saved = self.model.backend.checkpoints(self.model)
-        await self.model.backend.delete_checkpoints(
-            self.model, [step for step in saved if step < live and step not in kept]
-        )
+            backend, ends = self.model.backend, {each.last_step for each in self._iterations()}
+            saved = backend.checkpoints(self.model)
+            await backend.delete_checkpoints(self.model, [at for at in saved if at < result.step and at not in ends])
 
     async def _evaluate_once(self, number: int) -> None:
         """Measures the policy on held-out tasks, unless an earlier run of the same command has."""

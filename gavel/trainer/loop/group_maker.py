@@ -32,7 +32,7 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.config import RewardName
+from gavel.trainer.config import LoopConfig, RewardName
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.evaluation import call_measure, measure
 from gavel.trainer.loop.watchdog import LoopError, Watchdog
@@ -134,10 +134,6 @@ class BusyTime:
         return seconds
 
 
-def _no_prior() -> NoisePrior | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class GroupMaker:
     """Makes the groups of a run: samples the members and has them judged."""
@@ -145,10 +141,7 @@ class GroupMaker:
     model: ChatModel
     judges: Mapping[str, Judge]
     """By the scenario's name; empty where the reward gives the judge no weight."""
-    reward: Weights
-    group_size: int
-    temperature: float
-    max_tokens: int | None
+    config: LoopConfig
     watchdog: Watchdog
     rolling: BusyTime = field(default_factory=BusyTime)
     judging: BusyTime = field(default_factory=BusyTime)
@@ -166,26 +159,27 @@ class GroupMaker:
         limiter: AbstractAsyncContextManager[object],
         tally: GroupTally,
         rollout_starts: Callable[[], None] = lambda: None,
-        noise_prior: Callable[[], NoisePrior | None] = _no_prior,
+        noise_prior: Callable[[], NoisePrior | None] = lambda: None,
     ) -> list[TrajectoryGroup]:
         """The group of `task`; of several agents, one group for each.
 
         `seeds`: that of each rollout, by its number. `limiter`: is held by a rollout while it runs. `rollout_starts` is
         called then. `noise_prior`: of the judge's votes, asked for when the group is judged.
         """
-        others: list[list[Trajectory]] = [[] for _ in range(self.group_size)]
+        others: list[list[Trajectory]] = [[] for _ in range(self.config.group_size)]
         further: list[TrajectoryGroup] = []
 
         async def member(index: int) -> Trajectory:
             async with limiter:
                 rollout_starts()
-                with self.rolling, self.watchdog.during("rollout", f"of {self.group_size} rollouts of task {task.id}"):
+                doing = f"of {self.config.group_size} rollouts of task {task.id}"
+                with self.rolling, self.watchdog.during("rollout", doing):
                     return await rollout(
                         self.model,
                         scenario,
                         task,
-                        temperature=self.temperature,
-                        max_tokens=self.max_tokens,
+                        temperature=self.config.temperature,
+                        max_tokens=self.config.max_tokens,
                         seed=seeds(index),
                         fields=self.fields,
                         others=others[index],
@@ -197,7 +191,7 @@ class GroupMaker:
             further.extend(await asyncio.gather(*(gather_group(each, score, GroupTally()) for each in rest)))
             return await score(first)
 
-        group = TrajectoryGroup(member(index) for index in range(self.group_size))
+        group = TrajectoryGroup(member(index) for index in range(self.config.group_size))
         return [await gather_group(group, scored, tally), *further]
 
     async def _score(
@@ -209,11 +203,11 @@ class GroupMaker:
                 trajectory.metrics |= measure(scenario, trajectory)
         if not len(group):
             return group
-        programmed = [programmed_parts(scenario, trajectory, self.reward) for trajectory in group]
+        programmed = [programmed_parts(scenario, trajectory, self.config.reward) for trajectory in group]
         if (judge := self.judges.get(scenario.name)) is not None:
             with self.judging, self.watchdog.during("judging", "groups"):
                 group = await judge.score(group, noise_prior=noise_prior())
-        set_rewards(group, programmed, self.reward)
+        set_rewards(group, programmed, self.config.reward)
         if self.several:
             with_scenario_metrics(scenario, group)
         return group

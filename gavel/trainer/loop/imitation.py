@@ -17,6 +17,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.seeds import seed_of
@@ -95,13 +96,16 @@ async def imitate(
     `DemonstrationError` for a malformed message.
     """
     plan = imitation_plan(len(trajectories), config.epochs, config.batch_size, seed)
-    steps = len(plan)
-    each_step = with_schedule(config, steps)
-    described = config.model_dump(mode="json", exclude={"micro_batch_tokens", "gradient_checkpointing", "restart"})
-    settings = {"seed": seed, "steps": steps, "trajectories": fingerprint(trajectories), **described}
+    each_step = with_schedule(config, len(plan))
+    settings = {"seed": seed, "steps": len(plan), "trajectories": fingerprint(trajectories), **describe_sft(config)}
     model.backend.pin(model, {"imitation": settings})
-    while (step := await model.get_step()) < steps:
+    while (step := await model.get_step()) < len(plan):
         stepped(await model.train_sft([trajectories[at] for at in plan[step]], each_step))
+
+
+def describe_sft(config: SftConfig) -> dict[str, Any]:
+    """The settings that a run is pinned to."""
+    return config.model_dump(mode="json", exclude={"micro_batch_tokens", "gradient_checkpointing", "restart"})
 
 
 def with_schedule(config: SftConfig, steps: int) -> SftConfig:

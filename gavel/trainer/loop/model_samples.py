@@ -63,9 +63,12 @@ class SampledModel:
             "max_tokens": config.max_tokens,
             "seed": config.seed,
         }
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:12]
         slug = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in self.name)[:80]
-        return folder / "samples" / f"{slug}-{digest}.jsonl.zst"
+        return folder / "samples" / f"{slug}-{_digest(settings)}.jsonl.zst"
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def wanted_samples(tasks: Sequence[Task], samples: int) -> list[tuple[Task, int]]:
@@ -153,15 +156,20 @@ def joint_groups(episodes: Mapping[str, Mapping[Sample, TrajectoryGroup]]) -> li
                 bare = member.model_copy(update={"reward": None, "judgement": None, "metadata": metadata})
                 group = groups.setdefault((task, member.agent), TrajectoryGroup(metadata={"task": task}))
                 group.trajectories.append(bare)
-    for group in groups.values():
-        group.metadata[_ATTEMPTS] = _digest(group)
+    for group in groups.values():  # a digest of what the judge reads and whose it is
+        group.metadata[_ATTEMPTS] = _digest(
+            [
+                *([m.metadata.get(name) for name in ("model", "sample", "task")] for m in group),
+                *(each.model_dump(mode="json", include={"agent", "tools"}) for m in group for each in m.histories()),
+                *([m.status, *(each.messages() for each in m.histories())] for m in group),
+            ]
+        )
     return list(groups.values())
 
 
 def judged_file(judge: Judge, folder: Path) -> Path:
     """The file of the groups scored by this judge; another judge, rubric or setting has another file."""
-    settings = json.dumps(judge.settings, sort_keys=True, default=str)
-    return folder / "judged" / f"{hashlib.sha256(settings.encode()).hexdigest()[:12]}.jsonl.zst"
+    return folder / "judged" / f"{_digest(judge.settings)}.jsonl.zst"
 
 
 def judged_before(groups: Sequence[TrajectoryGroup], file: Path) -> dict[str, TrajectoryGroup]:
@@ -202,19 +210,3 @@ async def judge_together(
 
     await run_all(score(group) for group in groups if str(group.metadata[_ATTEMPTS]) not in known)
     return [known[str(group.metadata[_ATTEMPTS])] for group in groups]
-
-
-def _digest(group: TrajectoryGroup) -> str:
-    """A hash of what the judge reads and whose it is."""
-    shown = [
-        [
-            member.metadata.get("model"),
-            member.metadata.get("sample"),
-            [each.model_dump(mode="json", include={"agent", "tools"}) for each in member.histories()],
-            [each.messages() for each in member.histories()],
-            member.status,
-            member.metadata.get("task"),
-        ]
-        for member in group
-    ]
-    return hashlib.sha256(json.dumps(shown, sort_keys=True, default=str).encode()).hexdigest()[:20]

@@ -24,10 +24,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
-from typing import Any
 
 from gavel.base.errors import run_all
-from gavel.judge.audit.agreement import kendall_tau
+from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.audit.golden import check_golden
 from gavel.judge.audit.golden_set import SHIPPED, GoldenGroup, load_golden
 from gavel.judge.audit.health import PREFIX, judge_health
@@ -56,11 +55,12 @@ from gavel.trainer.loop.evaluation import (
     evaluate_once,
     judge_wins,
     judged_tasks,
+    without_judgement,
 )
 from gavel.trainer.loop.experiment import describe_run, judges_of
 from gavel.trainer.loop.group_maker import GroupMaker, check_rewards, needed_judge, with_scenario_metrics
 from gavel.trainer.loop.judge_alarms import JudgeAlarm, judge_alarms
-from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch, staleness
+from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, staleness
 from gavel.trainer.loop.watchdog import (
     LoopError,
     Watchdog,
@@ -76,6 +76,7 @@ logger = logging.getLogger(__name__)
 
 _BASELINE = 1
 """The training step whose groups are the anchors."""
+_COSTS = ("calls", "cost_usd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,31 +90,41 @@ class Checks:
     golden: Sequence[GoldenGroup]
 
     async def metrics(self, step: int, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """The metrics of the checks after `step` training steps, with `groups` to be trained next. Costs are in
-        `checks/…`."""
+        """The metrics of the checks after `step` training steps, with `groups` to be trained next.
+
+        Of the second judge its mean score, the first judge's over the same members, and the mean Kendall tau-b within
+        groups; the share of golden pairs that are right; the drift of the anchors' scores since they were stored, mean
+        and mean absolute. Calls, and dollars where all are known, are in `checks/…`.
+        """
         found: dict[str, float] = {}
         asked: list[TrajectoryGroup] = []
+        config = self.config
         try:
             if self.second is not None:
-                found |= await ask_second_judge(self.second, groups, self.config.second_groups, asked)
-            if self.config.every and step % self.config.every == 0:
-                found |= await self._replayed(step, asked)
+                pairs = await _score_again(self.second, groups, config.second_groups, asked)
+                if both := [pair for of_group in pairs for pair in of_group]:
+                    found[f"{PREFIX}second_score"] = fmean(theirs for _, theirs in both)
+                    found[f"{PREFIX}second_sampled"] = fmean(ours for ours, _ in both)
+                if (tau := mean_kendall_tau(pairs)) is not None:
+                    found[f"{PREFIX}second_tau"] = tau
+            if config.every and step % config.every == 0:
+                judge = self.judge.without_cassette()
+                results = await check_golden(judge, self.golden)
+                asked += [result.judged for result in results]
+                if all(result.scores for result in results):
+                    verdicts = sum(len(result.group.pairs) for result in results)
+                    found[f"{PREFIX}golden_right"] = sum(result.right for result in results) / verdicts
+                if step >= _BASELINE and config.anchors:
+                    stored = await self.model.backend.logged(self.model, "train", _BASELINE)
+                    pairs = await _score_again(judge, stored, config.anchors, asked)
+                    if changes := [now - before for of_group in pairs for before, now in of_group]:
+                        found[f"{PREFIX}anchor_drift"] = fmean(changes)
+                        found[f"{PREFIX}anchor_change"] = fmean(map(abs, changes))
         except JudgeError as error:
             logger.warning("The judge was not checked at step %d: %s", step + 1, error)
             found["checks/failed"] = 1.0
-        return found | _costs(asked)
-
-    async def _replayed(self, step: int, asked: list[TrajectoryGroup]) -> dict[str, float]:
-        judge, found = self.judge.without_cassette(), dict[str, float]()
-        results = await check_golden(judge, self.golden)
-        asked += [result.judged for result in results]
-        if all(result.scores for result in results):
-            pairs = sum(len(result.group.pairs) for result in results)
-            found[f"{PREFIX}golden_right"] = sum(result.right for result in results) / pairs
-        if step >= _BASELINE and self.config.anchors:
-            stored = await self.model.backend.logged(self.model, "train", _BASELINE)
-            found |= await measure_anchor_drift(judge, stored, self.config.anchors, asked)
-        return found
+        totals = judge_totals(asked)
+        return found | {f"checks/{name}": totals[key] for name in _COSTS if (key := f"judge/{name}") in totals}
 
 
 def make_checks(judge: Judge, second: Judge | None, config: JudgeChecks, model: TrainableModel) -> Checks:
@@ -128,43 +139,20 @@ def make_checks(judge: Judge, second: Judge | None, config: JudgeChecks, model: 
         )
     if second is not None:
         second.check()
-    golden = load_golden(config.golden or SHIPPED) if config.every else []
-    return Checks(judge, second, config, model, golden)
-
-
-async def ask_second_judge(
-    second: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
-) -> dict[str, float]:
-    """Metrics of another judge on the first `most` scored groups: its mean score, the first judge's mean over the same
-    members, and the mean Kendall tau-b within groups. The groups it judged are appended to `asked`."""
-    pairs = await _score_again(second, groups, most, asked)
-    both = [pair for of_group in pairs for pair in of_group]
-    if not both:
-        return {}
-    found = {
-        f"{PREFIX}second_score": fmean(theirs for _, theirs in both),
-        f"{PREFIX}second_sampled": fmean(ours for ours, _ in both),
-    }
-    taus = [tau for of_group in pairs if (tau := kendall_tau(of_group)) is not None]
-    return found | ({f"{PREFIX}second_tau": fmean(taus)} if taus else {})
-
-
-async def measure_anchor_drift(
-    judge: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
-) -> dict[str, float]:
-    """Drift of the scores of the first `most` scored groups since they were stored: mean and mean absolute value."""
-    changes = [now - before for of_group in await _score_again(judge, groups, most, asked) for before, now in of_group]
-    if not changes:
-        return {}
-    return {f"{PREFIX}anchor_drift": fmean(changes), f"{PREFIX}anchor_change": fmean(map(abs, changes))}
+    return Checks(judge, second, config, model, load_golden(config.golden or SHIPPED) if config.every else [])
 
 
 async def _score_again(
     judge: Judge, groups: Sequence[TrajectoryGroup], most: int, asked: list[TrajectoryGroup]
 ) -> list[list[tuple[float, float]]]:
-    """The stored and the new score of each member that has both, by group."""
+    """The stored and the new score of each member that has both, by group, of the first `most` scored groups. Those
+    that `judge` has scored are appended to `asked`."""
     chosen = [group for group in groups if group.judgement and group.judgement.status in ("scored", "partial")][:most]
-    again = await run_all(judge.score(_bare(group)) for group in chosen)
+    bare = [
+        group.model_copy(update={"trajectories": [*map(without_judgement, group)], "judgement": None})
+        for group in chosen
+    ]
+    again = await run_all(map(judge.score, bare))
     asked += again
     return [
         [
@@ -175,18 +163,6 @@ async def _score_again(
         ]
         for before, after in zip(chosen, again, strict=True)
     ]
-
-
-def _bare(group: TrajectoryGroup) -> TrajectoryGroup:
-    """The group without its judgement."""
-    members = [member.model_copy(update={"reward": None, "judgement": None}) for member in group]
-    return group.model_copy(update={"trajectories": members, "judgement": None})
-
-
-def _costs(asked: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Calls of the checks, and dollars where all are known."""
-    totals = judge_totals(asked)
-    return {f"checks/{name}": totals[f"judge/{name}"] for name in ("calls", "cost_usd") if f"judge/{name}" in totals}
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,32 +237,19 @@ async def train_scenario(
         )
     if config.refill and isinstance(train_config.loss, Ppo):
         raise LoopError("refill replaces groups without a signal; with the loss ppo every group has one", _NO_REFILL)
-    _check_versions(model, config)
+    if (served := model.backend.versions(model)) <= config.max_staleness:
+        raise LoopError(
+            f"max_staleness={config.max_staleness} needs {config.max_staleness + 1} steps' adapters at once; the "
+            f"backend serves {served}",
+            f"Make it with LocalBackend(versions={config.max_staleness + 1}), or leave max_staleness at 0.",
+        )
     await model.backend.prepare(model, train_config)
     model.backend.pin(model, describe_run(mixture, judge, config, train_config))
     checks = None if judge is None else make_checks(judge, second, config.checks, model)
     watchdog = Watchdog(stall_seconds(config))
-    maker = GroupMaker(
-        model,
-        judges_of(mixture, judge),
-        config.reward,
-        config.group_size,
-        config.temperature,
-        config.max_tokens,
-        watchdog,
-        several=len(mixture) > 1,
-    )
+    maker = GroupMaker(model, judges_of(mixture, judge), config, watchdog, several=len(mixture) > 1)
     loop = _Loop(model, mixture, judge, checks, config, train_config, observer or Observer(), watchdog, maker)
-    await loop.watchdog.guard(loop.run())
-
-
-def _check_versions(model: TrainableModel, config: LoopConfig) -> None:
-    served, needed = model.backend.versions(model), config.max_staleness + 1
-    if served < needed:
-        raise LoopError(
-            f"max_staleness={config.max_staleness} needs {needed} steps' adapters at once; the backend serves {served}",
-            f"Make it with LocalBackend(versions={needed}), or leave max_staleness at 0.",
-        )
+    await watchdog.guard(loop.run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +314,11 @@ class _Loop:
         groups = [group for made in batch.groups for group in made]
         stop_at_outage(self.judge, groups)
         self._settle_noise_prior(step, groups)
-        metrics = self._overlap(step, groups, batch) | judge_health(groups)
+        metrics = judge_health(groups)
+        if self.config.refill:
+            metrics |= {REFILLS: float(batch.refills), UNFILLED: float(batch.unfilled)}
+        if self.config.max_staleness:
+            metrics |= staleness(groups, step) | {STALE: float(batch.stale)}
         if members := [member for group in groups for member in group]:
             metrics[CUT] = fmean(any(c.finish_reason == "length" for c in member.choices()) for member in members)
         if self.checks is not None:
@@ -400,21 +367,15 @@ class _Loop:
         rows = self.model.backend.history(self.model, NOISE_PRIOR)
         return [NoisePrior(variance=row["variance"], df=row["df"], ends=row.get("ends")) for row in rows]
 
-    def _overlap(self, step: int, groups: list[TrajectoryGroup], batch: StepBatch[Any]) -> dict[str, float]:
-        """Metrics of an overlapping run, and of groups that were made in place of others."""
-        found = {REFILLS: float(batch.refills), UNFILLED: float(batch.unfilled)} if self.config.refill else {}
-        if not self.config.max_staleness:
-            return found
-        return found | staleness(groups, step) | {STALE: float(batch.stale)}
-
     async def _make_groups(self, limiter: asyncio.Semaphore, slot: GroupSlot) -> list[TrajectoryGroup]:
         """Rolls out and scores the group at `slot.position` of the plan; of several agents, one group for each."""
-        step, number = divmod(slot.position, len(self._tasks(0)))
-        seeded: list[str | int]
-        if slot.refill is None:
-            planned, seeded = self._tasks(step)[number], ["train", step]
-        else:
-            planned, seeded = self._refill_task(step, slot.refill), ["refill", step, slot.refill]
+        per_step, seed = len(self._tasks(0)), self.config.seed
+        step, number = divmod(slot.position, per_step)
+        seeded: list[str | int] = ["train", step]
+        if slot.refill is not None:  # the seed, step and number alone decide a further group, too
+            round_, number = divmod(slot.refill, per_step)
+            seed, seeded = seed_of(seed, "refill", round_), ["refill", step, slot.refill]
+        planned = self.mixture.plan(self.config.tasks_per_step, seed=seed, step=step)[number]
         scenario, task = planned.scenario, planned.task
         if len(self.mixture) > 1:  # two scenarios may have a task of the same id
             seeded = [scenario.name, *seeded, *([planned.repeat] if planned.repeat else [])]
@@ -429,17 +390,11 @@ class _Loop:
         )
         if slot.refill is None and not self.config.max_staleness:  # else it may be another step's, or beyond its number
             self.made[step] += 1
-            self.observer.advanced(self.made[step], len(self._tasks(0)))
+            self.observer.advanced(self.made[step], per_step)
         return groups
 
     def _tasks(self, step: int) -> list[PlannedTask]:
         return self.mixture.plan(self.config.tasks_per_step, seed=self.config.seed, step=step)
-
-    def _refill_task(self, step: int, number: int) -> PlannedTask:
-        """The task of a further group of a step; the seed, step and number alone decide it."""
-        round_, at = divmod(number, len(self._tasks(0)))
-        seed = seed_of(self.config.seed, "refill", round_)
-        return self.mixture.plan(self.config.tasks_per_step, seed=seed, step=step)[at]
 
     async def _evaluate_once(self, step: int) -> None:
         """Makes the point of the learning curve at `step`, unless an earlier run of the same command made it."""

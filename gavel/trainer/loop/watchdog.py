@@ -4,7 +4,7 @@ Anything that starts or ends in a stage is progress. A run without any for `stal
 
 A schedule of turn limits: short episodes first, longer ones later (ScalingInter-RL, arXiv 2509.08755).
 
-    turn_limit({0: 10, 20: 20, 40: 30}, 19)  ->  10        turn_limit({20: 20}, 19)  ->  None, the scenario's own
+    {0: 10, 20: 20, 40: 30}     10 turns at step 19; before the first limit the scenario's own
 
 The limit of a rollout depends on its step alone, so a run that goes on has the same. Held-out episodes always have the
 largest limit, so the points of a learning curve can be compared.
@@ -14,7 +14,6 @@ import asyncio
 import time
 from collections.abc import Collection, Coroutine, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from gavel.base.errors import GavelError
@@ -47,32 +46,27 @@ def stall_seconds(config: LoopConfig) -> float:
     return max(_STALL, deadline(config.max_tokens or _DEFAULT_TURN))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Work:
-    stage: Stage
-    what: str
-    counted: bool
-    since: float
-
-
 class Watchdog:
     """Tracks what every stage is doing, and the time of the last progress."""
 
     def __init__(self, stall_seconds: float) -> None:
         self._stall_seconds = stall_seconds
         self._last = time.monotonic()
-        self._running: dict[_Work, None] = {}
+        self._running: dict[tuple[Stage, str, bool], list[float]] = {}
+        """The times since when each kind of work is done, in the order in which the kinds began."""
 
     @contextmanager
     def during(self, stage: Stage, what: str, *, counted: bool = True) -> Generator[None, None, None]:
         """Marks that `stage` is doing `what`: a kind of work, reported with how many are running, or a sentence."""
-        self._last = time.monotonic()
-        work = _Work(stage, what, counted, self._last)
-        self._running[work] = None
+        since = self._last = time.monotonic()
+        works = self._running.setdefault((stage, what, counted), [])
+        works.append(since)
         try:
             yield
         finally:
-            del self._running[work]
+            works.remove(since)
+            if not works:
+                self._running.pop((stage, what, counted), None)
             self._last = time.monotonic()
 
     async def guard(self, run: Coroutine[Any, Any, T]) -> T:
@@ -96,14 +90,11 @@ class Watchdog:
         return "; ".join(f"{stage}: {self._at(stage)}" for stage in _STAGES)
 
     def _at(self, stage: Stage) -> str:
-        kinds: dict[tuple[str, bool], list[_Work]] = {}
-        for work in self._running:  # in the order in which it began
-            if work.stage == stage:
-                kinds.setdefault((work.what, work.counted), []).append(work)
         now = time.monotonic()
         told = [
-            f"{f'{len(works)} ' if counted else ''}{what} for {now - works[0].since:.0f} s"
-            for (what, counted), works in kinds.items()
+            f"{f'{len(works)} ' if counted else ''}{what} for {now - works[0]:.0f} s"
+            for (of, what, counted), works in self._running.items()
+            if of == stage
         ]
         if len(told) > _NAMED_KINDS:
             told[_NAMED_KINDS:] = [f"and of {len(told) - _NAMED_KINDS} more"]
@@ -148,16 +139,10 @@ def stop_at_outage(judge: Judge | None, groups: list[TrajectoryGroup]) -> None:
         raise LoopError(f"the judge scored no group of this step; the first: {reason}", RESUME)
 
 
-def turn_limit(limits: Mapping[int, int], step: int) -> int | None:
-    """The limit at `step`; None before the first one."""
-    begun = [first for first in limits if first <= step]
-    return limits[max(begun)] if begun else None
-
-
 def with_turn_limit(scenario: Scenario, limits: Mapping[int, int], step: int) -> Scenario:
-    """The scenario with the turns of a rollout for training at `step`."""
-    limit = turn_limit(limits, step)
-    return scenario if limit is None else scenario.with_max_turns(limit)
+    """The scenario with the turns of a rollout for training at `step`; its own before the first limit."""
+    begun = [first for first in limits if first <= step]
+    return scenario.with_max_turns(limits[max(begun)]) if begun else scenario
 
 
 def held_out_scenario(scenario: Scenario, limits: Mapping[int, int]) -> Scenario:

@@ -18,7 +18,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -48,6 +48,8 @@ from gavel.trainer.policy.loading import (
 )
 from gavel.trainer.policy.policy import Policy, add_adapter, load_config, storage_bytes
 from gavel.trainer.run_config import RunConfig
+
+_T = TypeVar("_T")
 
 
 @contextlib.contextmanager
@@ -274,47 +276,46 @@ class MemoryNeeds:
         """Raises `BaseModelError` for a model whose config cannot be read or that cannot be trained."""
         self.config = load_config(base_model)
         self.device = device
-        self._policies: dict[str, PlannedPolicy] = {}
-        self._passes: dict[tuple[str, bool], PassBytes] = {}
-        self._caches: dict[str, tuple[int, int]] = {}
+        self._known: dict[tuple[object, ...], Any] = {}
+
+    def _once(self, make: Callable[..., _T], run: RunConfig, *more: Any) -> _T:
+        """What depends on the model's settings, and on `more`."""
+        key = make.__name__, run.model.lora.model_dump_json(), run.model.policy.model_dump_json(), *more
+        if key not in self._known:
+            self._known[key] = make(run, *more)
+        return self._known[key]
 
     def policy(self, run: RunConfig) -> PlannedPolicy:
         """The model of the run, without weights. Raises `BaseModelError` for a model that cannot be trained."""
-        key = run.model.lora.model_dump_json() + run.model.policy.model_dump_json()
-        if key not in self._policies:
-            settings = run.model.policy
-            check_settings(settings, run.model.lora, sharded=False)
-            self._policies[key] = PlannedPolicy(
-                self.config,
-                run.model.lora,
-                dtype_of(settings, self.device.kind),
-                quantized=settings.quantization is not None,
-            )
-        return self._policies[key]
+        return self._once(self._make_policy, run)
+
+    def _make_policy(self, run: RunConfig) -> PlannedPolicy:
+        lora, settings = run.model.lora, run.model.policy
+        check_settings(settings, lora, sharded=False)
+        dtype = dtype_of(settings, self.device.kind)
+        return PlannedPolicy(self.config, lora, dtype, quantized=settings.quantization is not None)
 
     def passes(self, run: RunConfig, *, checkpointing: bool) -> PassBytes:
         """A step of the learner, beside base and adapter."""
-        key = run.model.lora.model_dump_json() + run.model.policy.model_dump_json(), checkpointing
-        if key not in self._passes:
-            self._passes[key] = learner_bytes(self.policy(run), device=self.device.kind, checkpointing=checkpointing)
-        return self._passes[key]
+        return self._once(self._count_step, run, checkpointing)
+
+    def _count_step(self, run: RunConfig, checkpointing: bool) -> PassBytes:
+        return learner_bytes(self.policy(run), device=self.device.kind, checkpointing=checkpointing)
 
     def of(self, run: RunConfig) -> Needs:
-        policy, backend, train = self.policy(run), run.backend, run.train
+        policy, backend, train, kind = self.policy(run), run.backend, run.train, self.device.kind
         usable = round(self.device.total * (1 - MARGIN))
         base, adapter = policy.base_bytes, sum(parameter.nbytes for parameter in policy.parameters())
         if backend.shard_base:  # of a layer every process holds its part, and the layer while it is computed
             base += max(policy.layer_bytes) - sum(policy.layer_bytes) * (backend.processes - 1) // backend.processes
-        on = train.gradient_checkpointing
-        if on is None:
-            on = checkpoints_by_default(self.device.kind)
-        checkpointing = on is not False
+        by_default = checkpoints_by_default(kind) is not False
+        checkpointing = by_default if train.gradient_checkpointing is None else train.gradient_checkpointing
         context = self._context(run, usable - base - adapter)
         conversation = self._conversation(run, context)
         sampler, held, conversations, lacking = self._sampler(run, context, usable - base - adapter, conversation)
         left = usable - base - adapter - held
         passes = self.passes(run, checkpointing=checkpointing)
-        tokens = train.micro_batch_tokens or fitting_tokens(passes, left / (1 - MARGIN), self.device.kind)
+        tokens = train.micro_batch_tokens or fitting_tokens(passes, left / (1 - MARGIN), kind)
         longest = max(tokens, context)
         needed = base + adapter + held + passes.of(longest)
         return Needs(
@@ -335,14 +336,14 @@ class MemoryNeeds:
 
     def _conversation(self, run: RunConfig, tokens: int) -> int:
         """Bytes of the cache of a conversation: of its first token, and as many again for each further one."""
-        key = run.model.policy.model_dump_json()
-        if key not in self._caches:
-            policy = self.policy(run)
-            with as_on(self.device.kind), policy.model.disable_adapter():
-                one, two = (slot_bytes(_Plain(policy), count) for count in (1, 2))
-            self._caches[key] = one, two - one
-        first, further = self._caches[key]
+        first, further = self._once(self._count_cache, run)
         return first + further * (tokens - 1)
+
+    def _count_cache(self, run: RunConfig) -> tuple[int, int]:
+        policy = self.policy(run)
+        with as_on(self.device.kind), policy.model.disable_adapter():
+            one, two = (slot_bytes(_Plain(policy), count) for count in (1, 2))
+        return one, two - one
 
     def _context(self, run: RunConfig, free: int) -> int:
         """By the rules of the backend: the model's own, bounded by memory, where none is asked for."""
@@ -357,22 +358,18 @@ class MemoryNeeds:
 
         By the rules of the engines: the embedded one's cache grows into a share of what is free, vLLM has one of all.
         """
-        policy, kind = self.policy(run), self.device.kind
-        engine = run.backend.engine
+        policy, kind, engine = self.policy(run), self.device.kind, run.backend.engine
         if engine != "transformers":
             vllm = engine if isinstance(engine, VllmSettings) else VllmSettings()
-            elsewhere = bool(vllm.urls) or vllm.sleep or kind == "cpu"
-            if elsewhere:
+            if vllm.urls or vllm.sleep or kind == "cpu":  # it is elsewhere
                 return "vLLM", 0, run.backend.slots, 0
             share = round(self.device.total * vllm.gpu_memory_utilization)
             fitting = max(0, share - policy.base_bytes) // conversation
-            missing = max(0, policy.base_bytes + conversation - share)
-            return "vLLM", share, min(run.backend.slots, fitting), missing
+            return "vLLM", share, min(run.backend.slots, fitting), max(0, policy.base_bytes + conversation - share)
         versions = run.loop.max_staleness + 1 + run.backend.earlier_policies
-        if policy.dtype == torch.float32 and run.model.policy.quantization is None:
-            adapters = versions * sum(each.weight.nbytes for each in adapted_weights(policy.model.get_base_model()))
-        else:
-            adapters = sum(parameter.nbytes for parameter in policy.parameters()) * versions
+        merged = policy.dtype == torch.float32 and run.model.policy.quantization is None
+        weights = [each.weight for each in adapted_weights(policy.model.get_base_model())] if merged else []
+        adapters = versions * sum(each.nbytes for each in weights or policy.parameters())
         slots = max(1, min(run.backend.slots, round((free - adapters) * SHARE_OF_MEMORY[kind]) // conversation))
         alone = ", one conversation at a time" if why_unbatched(self.config, context) else ""
         return f"embedded{alone}", adapters + slots * conversation, slots, 0

@@ -9,7 +9,6 @@ no single one is enough, the strongest of each are added one after the other unt
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,30 +49,28 @@ class Option:
 
 def remedies(needs: MemoryNeeds, run: RunConfig) -> list[str]:
     """The options that make a run fit, each with its saving; last, a combination if no single one is enough."""
+
+    def missing(option: Option) -> int:
+        return needs.of(option.over(run)).missing
+
     lacking = needs.of(run).missing
     found: list[str] = []
     fits_alone = False
     for options in _choices(needs, run):
-        if not options or needs.of(options[-1].over(run)).missing >= lacking:
+        if not options or (least := missing(options[-1])) >= lacking:
             continue
-        option = _mildest(needs, run, options)
-        missing = needs.of(option.over(run)).missing
-        fits_alone = fits_alone or not missing
-        saved = f"saves {size(lacking - missing)} of the {size(lacking)} missing" if missing else "it fits"
-        found.append(f"{option.text}: {saved}{option.note}")
+        # The mildest that leaves no more missing than the strongest.
+        at = bisect_left(options, True, hi=len(options) - 1, key=lambda each: missing(each) <= least)
+        left = missing(options[at])
+        fits_alone = fits_alone or not left
+        saved = f"saves {size(lacking - left)} of the {size(lacking)} missing" if left else "it fits"
+        found.append(f"{options[at].text}: {saved}{options[at].note}")
     return found if fits_alone else [*found, _together(needs, run)]
 
 
 def size(count: int) -> str:
     """`3.20 GiB`, or `12.4 MiB` of what is small."""
     return f"{count / GIB:,.2f} GiB" if count >= GIB / 10 else f"{count * 1024 / GIB:,.2f} MiB"
-
-
-def _mildest(needs: MemoryNeeds, run: RunConfig, options: Sequence[Option]) -> Option:
-    """The first of the options that leaves no more missing than the last, the strongest."""
-    least = needs.of(options[-1].over(run)).missing
-    enough = bisect_left(options, True, hi=len(options) - 1, key=lambda each: needs.of(each.over(run)).missing <= least)
-    return options[enough]
 
 
 def _together(needs: MemoryNeeds, run: RunConfig) -> str:

@@ -115,7 +115,7 @@ class Checkpoints:
 
     def write_card(self, step: int, text: str) -> None:
         """Replaces the model card of a checkpoint, unless an earlier version hashed it or there is no checkpoint."""
-        if (hashes := _read_manifest(self.path(step))) and CARD not in hashes:
+        if (hashes := read_object(self.path(step) / MANIFEST)) and CARD not in hashes:
             write_atomically(self.path(step) / CARD, text)
 
     def _unfinished(self, step: int) -> Path:
@@ -123,24 +123,23 @@ class Checkpoints:
 
     def _problem(self, step: int) -> str | None:
         directory = self.path(step)
-        if not (hashes := _read_manifest(directory)):
+        if not (hashes := read_object(directory / MANIFEST)):
             return "its manifest cannot be read, or names no files"
         for name, expected in hashes.items():
-            file = directory / name
-            if not file.is_file():
+            if not (file := directory / name).is_file():
                 return f"{name} is missing"
             if file_sha256(file) != expected:
                 return f"{name} was altered"
         return None
 
 
-def _read_manifest(directory: Path) -> dict[str, Any]:
-    """The hash of each file; empty where there is no manifest that can be read."""
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none."""
     try:
-        hashes = json.loads((directory / MANIFEST).read_text())
-    except (OSError, ValueError):
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
-    return cast("dict[str, Any]", hashes) if isinstance(hashes, dict) else {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 EXPORT_MARK = "gavel_export.json"
@@ -150,12 +149,9 @@ class ExportError(GavelError):
     """A model cannot be exported."""
 
 
-def read_export_mark(directory: Path) -> Any:
+def read_export_mark(directory: Path) -> dict[str, Any] | None:
     """The export's record in a directory; None if it is not an export."""
-    try:
-        return json.loads((directory / EXPORT_MARK).read_text())
-    except (OSError, ValueError):
-        return None
+    return read_object(directory / EXPORT_MARK) or None
 
 
 def occupied_error(directory: Path) -> ExportError:

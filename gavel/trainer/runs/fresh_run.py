@@ -34,12 +34,10 @@ class ReplacedRun:
         if not run_path(root, project, name).is_dir():
             return
         with contextlib.closing(RunDirectory(root, project, name)) as run:
-            self.foreign = run.foreign_entries()
-            entries = run.entries()
-            if not entries:
-                return
+            self.foreign, entries = run.foreign_entries(), run.entries()
             try:
-                self._aside.mkdir()
+                if entries:
+                    self._aside.mkdir()
                 for entry in entries:
                     entry.rename(self._aside / entry.name)
             except OSError as error:
@@ -72,12 +70,11 @@ class ReplacedRun:
 
     def _move_back(self, run: RunDirectory) -> None:
         """model.json comes last: without it the directory is not taken for a whole run."""
-        if not self._aside.is_dir():
-            return
-        for entry in sorted(self._aside.iterdir(), key=lambda entry: entry.name == "model.json"):
-            if not (run.path / entry.name).exists():
-                entry.rename(run.path / entry.name)
-        shutil.rmtree(self._aside)
+        if self._aside.is_dir():
+            for entry in sorted(self._aside.iterdir(), key=lambda entry: entry.name == "model.json"):
+                if not (run.path / entry.name).exists():
+                    entry.rename(run.path / entry.name)
+            shutil.rmtree(self._aside)
 
 
 @contextlib.contextmanager

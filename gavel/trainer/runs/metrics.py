@@ -1,6 +1,5 @@
 """Metrics of a run: one JSON line per row in `metrics.jsonl`, and the same at a tracker, where the run has one."""
 
-import contextlib
 import errno
 import json
 import math
@@ -37,6 +36,8 @@ class WholeRows:
     rows: list[Row]
     damage: str = ""
     """The number of lost rows by file, and the remedy; empty if all can be read."""
+    problem: str = ""
+    """What is wrong with the first of them."""
 
 
 class MetricsLog:
@@ -55,8 +56,8 @@ class MetricsLog:
 
         Raises `MetricsError` when the row cannot be written; the file is then as before.
         """
-        row: Row = {name: _finite(value) for name, value in values.items()}
-        row |= {"step": step, "split": split, "time": round(time.time(), 3)}
+        finite = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in values.items()}
+        row: Row = finite | {"step": step, "split": split, "time": round(time.time(), 3)}
         try:
             _append_line(self.path, json.dumps(row))
         except OSError as error:
@@ -68,16 +69,11 @@ class MetricsLog:
 
     def rows(self, split: str | None = None) -> list[Row]:
         """The rows so far, of one split or of all. Raises `MetricsError`."""
-        if not self.path.exists():
-            return []
-        try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-            rows = [_row(number, line) for number, line in enumerate(lines, 1)]
-        except (OSError, ValueError) as error:
-            raise MetricsError(
-                f"{self.path} cannot be read: {error}", "Restore the file, or start over with --fresh."
-            ) from error
-        return [row for row in rows if split in (None, row["split"])]
+        read = whole_rows(self.path)
+        if read.problem:
+            remedy = "Restore the file, or start over with --fresh."
+            raise MetricsError(f"{self.path} cannot be read: {read.problem}", remedy)
+        return [row for row in read.rows if split in (None, row["split"])]
 
     def drop_after(self, step: int) -> None:
         """Drops the rows of later steps, which are about to be repeated."""
@@ -115,19 +111,24 @@ def whole_rows(path: Path) -> WholeRows:
     if not path.exists():
         return WholeRows([])
     try:
-        *lines, torn = path.read_bytes().split(b"\n")
+        lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise MetricsError(f"{path} cannot be read: {error}", "Look at the file.") from error
-    rows: list[Row] = []
-    damaged: list[int] = []
+    rows, problems = list[Row](), dict[int, str]()
     for number, line in enumerate(lines, 1):
         try:
-            rows.append(_row(number, line.decode()))
-        except ValueError:
-            damaged.append(number)
-    with contextlib.suppress(ValueError):
-        rows.append(_row(len(lines) + 1, torn.decode()))
-    return WholeRows(rows, _damage(path, damaged))
+            rows.append(_row(line.decode()))
+        except (ValueError, RecursionError) as error:
+            problems[number] = f"line {number} is no {error}"
+    problems.pop(len(lines), None)
+    if not problems:
+        return WholeRows(rows)
+    listed = ", ".join(map(str, [*problems][:_LISTED])) + (", …" if len(problems) > _LISTED else "")
+    damage = (
+        f"{counted(len(problems), 'row')} of {path} cannot be read (line{'s' if len(problems) > 1 else ''} {listed}): "
+        "what they told is missing here. Restore the file from a copy, if there is one."
+    )
+    return WholeRows(rows, damage, next(iter(problems.values())))
 
 
 def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
@@ -157,12 +158,8 @@ def judge_totals(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     judgements = [group.judgement for group in groups if group.judgement is not None]
     if not judgements:
         return {}
-    totals: dict[str, float] = {
-        "judge/calls": sum(each.calls for each in judgements),
-        "judge/cached_calls": sum(each.cached_calls for each in judgements),
-        "judge/prompt_tokens": sum(each.prompt_tokens for each in judgements),
-        "judge/completion_tokens": sum(each.completion_tokens for each in judgements),
-    }
+    names = ("calls", "cached_calls", "prompt_tokens", "completion_tokens")
+    totals: dict[str, float] = {f"judge/{name}": sum(getattr(each, name) for each in judgements) for name in names}
     if known_agreements := [each.order_agreement for each in judgements if each.order_agreement is not None]:
         totals["judge/opposed_groups"] = sum(agreement <= 0 for agreement in known_agreements)
     costs = [each.cost_usd for each in judgements if each.calls]
@@ -175,31 +172,17 @@ def sampled_tokens(groups: Iterable[TrajectoryGroup]) -> int:
     return sum(len((choice.model_extra or {}).get("token_ids") or ()) for choice in choices)
 
 
-def _row(number: int, line: str) -> Row:
-    """Raises `ValueError` for what `MetricsLog.log` did not write."""
+def _row(line: str) -> Row:
+    """Raises `ValueError`, with what the line is not, for one that `MetricsLog.log` did not write."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"line {number} is no JSON ({error})") from error
+        raise ValueError(f"JSON ({error})") from error
     match row:
         case {"step": int(), "split": str()}:
             return row
         case _:
-            raise ValueError(f"line {number} is no row with a step and a split: {line[:80]}")
-
-
-def _damage(path: Path, numbers: Sequence[int]) -> str:
-    if not numbers:
-        return ""
-    listed = ", ".join(map(str, numbers[:_LISTED])) + (", …" if len(numbers) > _LISTED else "")
-    return (
-        f"{counted(len(numbers), 'row')} of {path} cannot be read (line{'s' if len(numbers) > 1 else ''} {listed}): "
-        "what they told is missing here. Restore the file from a copy, if there is one."
-    )
-
-
-def _finite(value: float | int | bool | str) -> float | int | bool | str | None:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+            raise ValueError(f"row with a step and a split: {line[:80]}")
 
 
 def _append_line(path: Path, line: str) -> None:

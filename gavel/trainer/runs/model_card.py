@@ -16,11 +16,14 @@ from huggingface_hub import (
     try_to_load_from_cache,
 )
 from huggingface_hub.errors import HFValidationError
+from jinja2 import Environment, StrictUndefined
 
 from gavel.judge.rubric import Rubric
 from gavel.trainer.runs.checkpoints import CARD
 
+_TEMPLATE = Path(__file__).with_suffix(".md.j2")
 _CURVE_POINTS = 12
+_SPLITS = {"held_out": "held-out tasks", "train": "the groups of each step"}
 _FIGURES = ("success", "reward", "judge_score")
 """Metrics for the learning curve, by preference: the first that was measured is drawn."""
 
@@ -39,31 +42,30 @@ def model_card(
     `description` and `experiment` as in model.json and experiment.json, the latter empty where there is none; `rows` of
     metrics.jsonl; `base` is the base model's directory or its id on the hub.
     """
-    local, license_name = Path(base).is_dir(), base_license(base)
+    license_name, loss = base_license(base), experiment.get("training", {}).get("loss")
     head = ModelCardData(
-        base_model=None if local else base,
+        base_model=None if Path(base).is_dir() else base,
         library_name="peft" if merged is None else "transformers",
         license=license_name,
         pipeline_tag="text-generation",
         tags=["gavel", "grpo", "lora", "reinforcement-learning"],
     )
-    base_model = description["base_model"]
-    adapter = f"LoRA adapter (rank {description['lora']['rank']})"
-    what = f"A {adapter} of `{base_model}`" if merged is None else f"`{base_model}` with a {adapter} merged into it"
-    start: Mapping[str, Any] = description.get("from_checkpoint") or {}
-    began = f"`{start['run']}`, step {start['step']}" if "run" in start else f"`{start['named']}`" if start else ""
-    lines = [
-        f"# {description['name']}, step {step}",
-        "",
-        f"{what}, trained with Gavel on scores that a judge gave to groups of attempts.",
-        *(["", merged] if merged else []),
-        *(["", f"Its step 0 is the adapter of {began}."] if began else []),
-        "",
-        f"- Licence of the base model: {license_name or 'not known here; it holds for the adapter too'}",
-        *_experiment_lines(experiment),
-        *_curve_lines(rows, step),
-    ]
-    return f"---\n{head}\n---\n\n" + "\n".join(lines) + "\n"
+    split, figure, curve = _curve([row for row in rows if row["step"] <= step])
+    made = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    return made.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        head=head,
+        description=description,
+        experiment=experiment,
+        rubric=Rubric.of(experiment["rubric"]) if "judge" in experiment else None,
+        loss=loss and json.dumps(loss),
+        license=license_name,
+        start=description.get("from_checkpoint"),
+        step=step,
+        merged=merged,
+        of=_SPLITS[split],
+        figure=figure,
+        curve=curve,
+    )
 
 
 def base_license(base: str) -> str | None:
@@ -72,39 +74,20 @@ def base_license(base: str) -> str | None:
         file = str(Path(base, CARD)) if Path(base).is_dir() else try_to_load_from_cache(base, CARD)
         if not isinstance(file, str) or not Path(file).is_file():
             return None
-        found = cast("dict[str, Any]", metadata_load(file) or {})
+        name = cast("dict[str, Any]", metadata_load(file) or {}).get("license")
     except (HFValidationError, OSError, ValueError, yaml.YAMLError):
         return None
-    name = found.get("license")
     return name if isinstance(name, str) else None
 
 
-def _experiment_lines(experiment: Mapping[str, Any]) -> list[str]:
-    lines: list[str] = []
-    if "scenario" in experiment:
-        lines.append(f"- Task: the scenario `{experiment['scenario']}`")
-    if "judge" in experiment:
-        judges = ", ".join(f"`{name}`" for name in experiment["judge"])
-        lines.append(f"- Judge: {judges}; every group in {experiment['orders']} orders")
-        lines.append(f"- Rubric: `{Rubric.of(experiment['rubric']).id}`")
-    training = experiment.get("training", {})
-    if "loss" in training:
-        lines.append(f"- Loss: `{json.dumps(training['loss'])}`, learning rate {training['learning_rate']:g}")
-    return lines
-
-
-def _curve_lines(rows: Sequence[Mapping[str, Any]], step: int) -> list[str]:
-    for split, of in (("held_out", "held-out tasks"), ("train", "the groups of each step")):
-        of_split = [row for row in rows if row["split"] == split and row["step"] <= step]
-        for figure in _FIGURES:
-            points = {row["step"]: row[figure] for row in of_split if isinstance(row.get(figure), int | float)}
-            if points:
-                table = [f"| {at} | {points[at]:.3f} |" for at in _spread(sorted(points))]
-                return ["", f"Mean `{figure}` on {of}:", "", f"| step | {figure} |", "|---|---|", *table]
-    return []
-
-
-def _spread(steps: list[int]) -> list[int]:
-    """At most `_CURVE_POINTS` of the steps, evenly spaced, the first and the last included."""
-    count = min(len(steps), _CURVE_POINTS)
-    return [steps[at * (len(steps) - 1) // max(1, count - 1)] for at in range(count)]
+def _curve(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, list[tuple[int, float]]]:
+    """The split and the figure of the learning curve, and at most `_CURVE_POINTS` of its steps, evenly spaced, the
+    first and the last included."""
+    for split, figure in ((split, figure) for split in _SPLITS for figure in _FIGURES):
+        of_split = [row for row in rows if row["split"] == split]
+        found = sorted(
+            {row["step"]: row[figure] for row in of_split if isinstance(row.get(figure), int | float)}.items()
+        )
+        if count := min(len(found), _CURVE_POINTS):
+            return split, figure, [found[at * (len(found) - 1) // max(1, count - 1)] for at in range(count)]
+    return "train", "reward", []

@@ -35,23 +35,21 @@ class FormatVersionError(GavelError):
     """A file was written in a format that this version of Gavel cannot read."""
 
 
-def check_format_version(found: object, what: str) -> int:
-    """The version `found` in a file; None, no recorded version, is 0. `what` names the file in the error.
+def check_format_version(found: object, what: str) -> None:
+    """Raises `FormatVersionError` for a version `found` in a file that is later than `FORMAT_VERSION`, or is none.
 
-    Raises `FormatVersionError` for a version that is later than `FORMAT_VERSION`.
+    None, no recorded version, is fine. `what` names the file in the error.
     """
-    version = 0 if found is None else found
-    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+    if not (found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0)):
         raise FormatVersionError(
             f"{what} has the format version {found!r}, which is not a version number",
             "Restore the file, or give the new run another name.",
         )
-    if version > FORMAT_VERSION:
+    if found is not None and found > FORMAT_VERSION:
         raise FormatVersionError(
-            f"{what} has format version {version}, and this Gavel reads up to {FORMAT_VERSION}",
+            f"{what} has format version {found}, and this Gavel reads up to {FORMAT_VERSION}",
             "Upgrade Gavel (pip install --upgrade gavel-rl), or give the new run another name.",
         )
-    return version
 
 
 _LOCK = ".lock"
@@ -67,34 +65,9 @@ _REORDERED = "the same in another order"
 _HASH = re.compile("@[0-9a-f]{12}$")
 RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
 _OWN = frozenset(
-    {
-        *(
-            "model.json",
-            "experiment.json",
-            "run.toml",
-            "summary.json",
-            "memory.json",
-            "metrics.jsonl",
-            "report.html",
-            "run.html",
-        ),
-        *(
-            "trajectories",
-            "checkpoints",
-            START,
-            PULLED,
-            "reference",
-            "exports",
-            "adapters",
-            "vllm.log",
-            "vllm-logs",
-            "jobs.jsonl",
-            "atropos",
-            "trackio_id",
-            "wandb",
-            "wandb_id",
-        ),
-    }
+    "model.json experiment.json run.toml summary.json memory.json metrics.jsonl report.html run.html trajectories "
+    f"checkpoints {START} {PULLED} reference exports adapters vllm.log vllm-logs jobs.jsonl atropos trackio_id wandb "
+    "wandb_id".split()
 )
 """The entries of a run directory that Gavel writes, beside its lock."""
 _KEPT = frozenset({"deployments", *(f"cassettes.sqlite{end}" for end in ("", "-wal", "-shm"))})
@@ -125,17 +98,21 @@ def run_path(root: Path, project: str, name: str) -> Path:
     for part in (project, name):
         if not part:
             raise RunDirectoryError("the name of the run is empty", "Give it a name (--name), or leave --name out.")
-        if part in (".", "..") or "/" in part or "\0" in part:
+        if (size := len(os.fsencode(part))) > _LONGEST_NAME:
             raise RunDirectoryError(
-                f"{part!r} cannot be the name of a directory",
-                "Give the model a project and a name without slashes.",
-            )
-        if len(os.fsencode(part)) > _LONGEST_NAME:
-            raise RunDirectoryError(
-                f"the name {part[:20]}… is too long: it has {len(os.fsencode(part))} bytes",
+                f"the name {part[:20]}… is too long: it has {size} bytes",
                 f"Choose another --name, of at most {_LONGEST_NAME} bytes.",
             )
+        if not _is_part(part):
+            raise RunDirectoryError(
+                f"{part!r} cannot be the name of a directory", "Give the model a project and a name without slashes."
+            )
     return root / project / name
+
+
+def _is_part(name: str) -> bool:
+    """Whether a file can have the name."""
+    return name not in ("", ".", "..") and not {"/", "\0"} & set(name) and len(os.fsencode(name)) <= _LONGEST_NAME
 
 
 def check_description(run: Path, description: dict[str, Any], file_name: str = EXPERIMENT) -> None:
@@ -144,11 +121,10 @@ def check_description(run: Path, description: dict[str, Any], file_name: str = E
     Where the file was deleted, the copy in the newest checkpoint stands for it. Raises `FormatVersionError` for a file
     in a format that cannot be read.
     """
-    file = run / file_name
-    if not file.exists():
-        kept = run.glob(f"checkpoints/[0-9]*/{TRAINER_STATE}/{file_name}")
-        if (file := max(kept, default=None)) is None:
-            return
+    kept = run.glob(f"checkpoints/[0-9]*/{TRAINER_STATE}/{file_name}")
+    file = run / file_name if (run / file_name).exists() else max(kept, default=None)
+    if file is None:
+        return
     begun = read_description(file)
     check_format_version(begun.get("format_version"), str(file))
     if changed := differences(begun, description):
@@ -164,37 +140,34 @@ def differences(begun: Mapping[str, Any], asked: Mapping[str, Any], within: str 
     for key, new in asked.items():
         old: Any = begun.get(key)
         name = f"{within}{key}"
-        if old == new:
-            continue
-        if key == "order":  # of a list that is told by its hash
-            found += [] if found else [f"{within}{_REORDERED}"]
-            continue
-        if isinstance(old, dict) and isinstance(new, dict):
-            tables = cast("dict[str, Any]", old), cast("dict[str, Any]", new)
-            found += differences(tables[0], {**dict.fromkeys(tables[0]), **tables[1]}, f"{name}: ")
-        elif isinstance(old, list) and isinstance(new, list):
-            found.append(f"{name}: {_list_difference(cast('list[Any]', old), cast('list[Any]', new))}")
-        elif any(len(repr(each)) > 60 for each in cast("list[Any]", [old, new])):
-            found.append(f"{name} changed")
-        else:
-            found.append(f"{name} {old!r}, not {new!r}")
+        match old, new:
+            case _ if old == new:
+                pass
+            case _ if key == "order":  # of a list that is told by its hash
+                found += [] if found else [f"{within}{_REORDERED}"]
+            case dict(), dict():
+                before, after = cast("dict[str, Any]", old), cast("dict[str, Any]", new)
+                found += differences(before, {**dict.fromkeys(before), **after}, f"{name}: ")
+            case list(), list():
+                found.append(f"{name}: {_list_difference(cast('list[Any]', old), cast('list[Any]', new))}")
+            case _ if max(len(repr(old)), len(repr(new))) > 60:
+                found.append(f"{name} changed")
+            case _:
+                found.append(f"{name} {old!r}, not {new!r}")
     return found
 
 
 def _list_difference(old: list[Any], new: list[Any]) -> str:
     """Elements that end with @ and a hash are named without it."""
-    gone, come = ({str(each) for each in one if each not in other} for one, other in ((old, new), (new, old)))
-    if not gone and not come:
-        return _REORDERED
-    names_gone, names_come = ({_HASH.sub("", each) for each in some} for some in (gone, come))
-    changed = names_gone & names_come
-    parts = {"new": names_come - changed, "gone": names_gone - changed, "changed": changed}
-    return ", ".join(f"{len(names)} {what} ({_some(names)})" for what, names in parts.items() if names)
-
-
-def _some(names: set[str]) -> str:
-    first = [f"{name[:40]}…" if len(name) > 40 else name for name in sorted(names)[:3]]
-    return ", ".join(first) + (", …" if len(names) > 3 else "")
+    gone = {_HASH.sub("", str(each)) for each in old if each not in new}
+    come = {_HASH.sub("", str(each)) for each in new if each not in old}
+    parts = {"new": come - gone, "gone": gone - come, "changed": gone & come}
+    told: list[str] = []
+    for what, names in parts.items():
+        first = [f"{name[:40]}…" if len(name) > 40 else name for name in sorted(names)[:3]]
+        if names:
+            told.append(f"{len(names)} {what} ({', '.join(first)}{', …' if len(names) > 3 else ''})")
+    return ", ".join(told) or _REORDERED
 
 
 def read_description(file: Path) -> dict[str, Any]:
@@ -278,12 +251,15 @@ class RunDirectory:
 
         No file yet is accepted. Raises `FormatVersionError` for a file in a format that cannot be read.
         """
-        is_lost = file_name == "model.json" and not (self.path / file_name).exists()
         # a prompted model, which has no description, leaves metrics of step 0 alone
-        if is_lost and (
-            self.checkpoints.steps()
-            or (self.path / EXPERIMENT).exists()
-            or any(row["step"] > 0 for row in self.metrics.rows())
+        if (
+            file_name == "model.json"
+            and not (self.path / file_name).exists()
+            and (
+                self.checkpoints.steps()
+                or (self.path / EXPERIMENT).exists()
+                or any(row["step"] > 0 for row in self.metrics.rows())
+            )
         ):
             raise RunDirectoryError(
                 f"{self.path} holds a run, but its model.json is missing, so it is not known what was trained",
@@ -296,12 +272,11 @@ class RunDirectory:
 
         A split may have parts, such as `val/hard`; it never leaves the run directory.
         """
-        for part in split.split("/"):
-            if part in ("", ".", "..") or "\0" in part or len(os.fsencode(part)) > _LONGEST_NAME:
-                raise RunDirectoryError(
-                    f"{split!r} cannot be the name of a split",
-                    "Choose a plain name, such as val, or one with parts, such as val/hard.",
-                )
+        if not all(map(_is_part, split.split("/"))):
+            raise RunDirectoryError(
+                f"{split!r} cannot be the name of a split",
+                "Choose a plain name, such as val, or one with parts, such as val/hard.",
+            )
         return TrajectoryStore(self.path / "trajectories" / split / f"{step:06d}.jsonl.zst")
 
     def fresh_trajectories(self, split: str, step: int) -> TrajectoryStore:
@@ -386,24 +361,31 @@ def find_checkpoint(named: str, root: Path) -> Path:
     if not (places := _places(named, root)):
         raise NamedRunError(f"there is no run and no directory {named!r}", _HOW)
     place, step = places[0]
+    checkpoints = Checkpoints(place / "checkpoints")
     if (place / _ADAPTER).is_file():
         if step is not None:
             raise NamedCheckpointError(f"{str(place)!r} is one checkpoint, so it has no step {step}", "Leave @ out.")
-        if (place / MANIFEST).is_file() and place.name.isdigit():
-            return _whole(Checkpoints(place.parent), int(place.name))
-        return place
-    if (place / "config.json").is_file():
+        if not (place / MANIFEST).is_file() or not place.name.isdigit():
+            return place
+        checkpoints, step = Checkpoints(place.parent), int(place.name)
+    elif (place / "config.json").is_file():
         raise NamedCheckpointError(
             f"{str(place)!r} is a whole model, not an adapter", f"Train it as the base model: --model {place}"
         )
-    if not (place / "model.json").is_file():
+    elif not (place / "model.json").is_file():
         raise NamedRunError(f"{str(place)!r} is neither a run nor an adapter: it has no {_ADAPTER}", _HOW)
-    checkpoints = Checkpoints(place / "checkpoints")
     if (step := checkpoints.latest() if step is None else step) is None:
         raise NamedCheckpointError(
             f"the run in {place} has no whole checkpoint", "Train it for a step at least, or name another run."
         )
-    return _whole(checkpoints, step)
+    if checkpoints.is_whole(step):
+        return checkpoints.path(step)
+    kept = checkpoints.steps()
+    others = ", ".join(str(each) for each in kept if each != step)
+    raise NamedCheckpointError(
+        f"the checkpoint of step {step} in {checkpoints.directory} {'is damaged' if step in kept else 'is not kept'}",
+        f"Kept beside it: {others or 'none'}.",
+    )
 
 
 def names_something(named: str, root: Path) -> bool:
@@ -421,30 +403,20 @@ def split_step(named: str, root: Path | None = None) -> tuple[Path, int | None]:
 
 def names_checkpoint(named: str, directory: Path, root: Path) -> bool:
     """Whether `named` may be the name of this checkpoint, which need not be there any more."""
-    head, at, tail = named.rpartition("@")
-    text = head if at and tail.isdecimal() else named
+    (text, step), *_ = reversed(_names(named))
     run = directory.parent.parent if directory.parent.name == "checkpoints" else directory
-    of_step = f"{int(tail):06d}" == directory.name if text != named else True
     places = {os.path.abspath(text), os.path.abspath(root / text)}
-    return os.path.abspath(directory) in places or (os.path.abspath(run) in places and of_step)
+    is_of_step = step is None or f"{step:06d}" == directory.name
+    return os.path.abspath(directory) in places or (os.path.abspath(run) in places and is_of_step)
+
+
+def _names(named: str) -> list[tuple[str, int | None]]:
+    """What the name may mean: itself, or a run and its step."""
+    head, at, tail = named.rpartition("@")
+    return [(named, None), *([(head, int(tail))] if at and head and tail.isdecimal() else [])]
 
 
 def _places(named: str, root: Path) -> list[tuple[Path, int | None]]:
     """The directories that may be meant, the likeliest first."""
-    head, at, tail = named.rpartition("@")
-    names: list[tuple[str, int | None]] = [(named, None)]
-    if at and head and tail.isdecimal():
-        names.append((head, int(tail)))
-    places = [(place, step) for name, step in names if name for place in (Path(name), root / name)]
+    places = [(place, step) for name, step in _names(named) if name for place in (Path(name), root / name)]
     return [(Path(os.path.abspath(place)), step) for place, step in places if place.is_dir()]
-
-
-def _whole(checkpoints: Checkpoints, step: int) -> Path:
-    kept = checkpoints.steps()
-    if step in kept and checkpoints.is_whole(step):
-        return checkpoints.path(step)
-    state = "is damaged" if step in kept else "is not kept"
-    others = ", ".join(str(each) for each in kept if each != step)
-    raise NamedCheckpointError(
-        f"the checkpoint of step {step} in {checkpoints.directory} {state}", f"Kept beside it: {others or 'none'}."
-    )

@@ -6,7 +6,6 @@ A run is a directory `<runs>/<project>/<name>/` with a `model.json`, or one of a
 
 import contextlib
 import fcntl
-import json
 import math
 import time
 import tomllib
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from gavel.base.errors import GavelError
-from gavel.trainer.runs.metrics import MetricsError, whole_rows
+from gavel.trainer.runs.checkpoints import read_object
+from gavel.trainer.runs.metrics import MetricsError, Row, whole_rows
 from gavel.trainer.runs.run_directory import check_format_version, read_description
 
 _PLACES = ("*/*/model.json", "compare/*/*/model.json")
@@ -66,30 +66,21 @@ def _summary(directory: Path, name: str) -> RunSummary:
     model, metrics = directory / "model.json", directory / "metrics.jsonl"
     check_format_version(read_description(model).get("format_version"), str(model))
     read = whole_rows(metrics)
-    rows = read.rows
-    if read.damage and not rows:
+    if read.damage and not read.rows:
         raise MetricsError(read.damage)
-    step = last_step(rows)
-    steps = read_wanted_steps(directory, rows)
-    if steps is None:  # of rounds, the last one has not begun
-        state = "interrupted" if "evolve" in _settings(directory) else "stopped"
-    else:
-        state = "finished" if step >= steps else "interrupted"
+    step, steps = last_step(read.rows), read_wanted_steps(directory, read.rows)
     if is_running(directory):
         state = "running"
-    judge = read_object(directory / "experiment.json").get("judge")
-    names = cast("list[Any]", judge) if isinstance(judge, list) else []
+    elif steps is not None:
+        state = "finished" if step >= steps else "interrupted"
+    else:  # of rounds, the last one has not begun
+        state = "interrupted" if "evolve" in _settings(directory) else "stopped"
+    judges = read_object(directory / "experiment.json").get("judge")
+    named = ", ".join(map(str, cast("list[Any]", judges))) if isinstance(judges, list) else ""
     written = metrics if metrics.exists() else model
-    return RunSummary(
-        name=name,
-        state=state,
-        step=step,
-        steps=steps,
-        best=_best(rows),
-        judge=", ".join(map(str, names)).replace("gavel/", "") or "–",
-        age=time.time() - written.stat().st_mtime,
-        damage=read.damage,
-    )
+    age = time.time() - written.stat().st_mtime
+    judge = named.replace("gavel/", "") or "–"
+    return RunSummary(name, state, step, steps, _best(read.rows), judge, age, read.damage)
 
 
 def last_step(rows: Iterable[Mapping[str, Any]]) -> int:
@@ -115,42 +106,29 @@ def read_wanted_steps(directory: Path, rows: Iterable[Mapping[str, Any]]) -> int
 
     For `gavel evolve`: the end of its last round, known from its metrics `rows` once that round has begun.
     """
-    settings, rounds = _settings(directory), None
-    with contextlib.suppress(KeyError, TypeError):
-        return int(settings["loop"]["steps"])
-    with contextlib.suppress(KeyError, TypeError):
-        return int(read_object(directory / "experiment.json")["imitation"]["steps"])
-    with contextlib.suppress(KeyError, TypeError):
-        rounds = int(settings["evolve"]["iterations"])
-    if rounds is not None:
-        return next((int(row["last_step"]) for row in rows if row.get("iteration") == rounds), None)
+    settings, experiment = _settings(directory), read_object(directory / "experiment.json")
+    for table, name in ((settings.get("loop"), "steps"), (experiment.get("imitation"), "steps")):
+        if isinstance(table, dict) and isinstance(steps := cast("Row", table).get(name), int):
+            return steps
+    rounds = settings.get("evolve")
+    if isinstance(rounds, dict) and isinstance(last := cast("Row", rounds).get("iterations"), int):
+        return next((int(row["last_step"]) for row in rows if row.get("iteration") == last), None)
     steps = read_object(directory / "summary.json").get("steps")
     return steps if isinstance(steps, int) else None
 
 
-def _settings(directory: Path) -> dict[str, Any]:
+def _settings(directory: Path) -> Row:
     """The run's run.toml; empty where there is none."""
     with contextlib.suppress(OSError, ValueError):
         return tomllib.loads((directory / "run.toml").read_text(encoding="utf-8"))
     return {}
 
 
-def read_object(file: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is none."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        content: Any = json.loads(file.read_text(encoding="utf-8"))
-        return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
-    return {}
-
-
-def _best(rows: list[dict[str, Any]]) -> str:
+def _best(rows: list[Row]) -> str:
     """The highest held-out success, the newest among equals; without one, wins against the base, or the highest mean
     score of a step."""
     for split, metric, label in _FIGURES:
-        of_split = [row for row in rows if row["split"] == split]
-        numbers = [row for row in of_split if isinstance(row.get(metric), int | float)]
-        values = [(row[metric], row["step"]) for row in numbers if math.isfinite(row[metric])]
-        if values:
-            value, step = max(values)
-            return f"{label} {value:.2f} at step {step}"
+        found = [(row[metric], row["step"]) for row in rows if row["split"] == split and metric in row]
+        if known := [(v, step) for v, step in found if isinstance(v, int | float) and math.isfinite(v)]:
+            return "{} {:.2f} at step {}".format(label, *max(known))
     return "–"

@@ -16,14 +16,15 @@ import io
 import logging
 import os
 import secrets
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import install_line
-from gavel.scenarios.formats.exported import Losses, Text, Turn, turns
+from gavel.scenarios.formats.exported import Losses, Text, turns
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -33,6 +34,15 @@ TrackerName = Literal["wandb", "trackio", "none"]
 Values = Mapping[str, float | int | bool | str]
 _PACKAGES = {"wandb": "train", "trackio": "trackio"}
 """The package of each, which is called as the tracker is, and the extra that brings it."""
+GROUPS = 16
+"""Groups of a step that are shown."""
+CHARACTERS = 8_000
+"""Max characters shown of a member's text."""
+COLUMNS = (
+    *("step", "group", "member", "status", "reward", "score", "standard_error", "judge_cost_usd"),
+    *("explanation", "flags", "text"),
+)
+Cell = str | int | float | None
 
 
 class TrackerError(GavelError):
@@ -52,26 +62,6 @@ class Tracked:
             return file.read_text(), True
         file.write_text(fresh)
         return fresh, False
-
-
-class Tracker(Protocol):
-    """One run at a tracker. Every method may raise `TrackerError`."""
-
-    def log(self, step: int, split: str, values: Values) -> None:
-        """Adds a row of metrics, as `<split>/<name>`."""
-        ...
-
-    def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
-        """Shows the first groups of a step: their members, scores and what they said."""
-        ...
-
-    def log_report(self, page: Path) -> None:
-        """Shows the run's page."""
-        ...
-
-    def finish(self) -> None:
-        """Sends what is left, and ends the run there."""
-        ...
 
 
 def wandb_mode() -> Literal["online", "offline", "off"]:
@@ -96,102 +86,91 @@ def chosen_tracker(name: TrackerName | None) -> TrackerName:
     return name
 
 
+@dataclass(frozen=True, slots=True)
+class Tracker:
+    """One run at a tracker: metrics as `<split>/<name>`, a table `<split>/groups` of each step, and the report."""
+
+    run: Any
+    send: Callable[[dict[str, Any], int], object]
+    """Takes values by name, and their step."""
+    table: Callable[..., Any]
+    """Makes a table of the tracker from `columns` and `data`."""
+    page: Callable[[Path], Any]
+    """Makes a page of the tracker from an HTML file."""
+
+    def log(self, step: int, split: str, values: Values) -> None:
+        """Adds a row of metrics."""
+        self.send({f"{split}/{name}": value for name, value in values.items()}, step)
+
+    def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
+        """Shows the first groups of a step: their members, scores and what they said."""
+        self.send({f"{split}/groups": self.table(columns=list(COLUMNS), data=rows(step, groups))}, step)
+
+    def log_report(self, page: Path) -> None:
+        """Shows the run's page."""
+        self.run.log({"report": self.page(page)})
+
+    def finish(self) -> None:
+        """Sends what is left, and ends the run there."""
+        with _quietly():
+            self.run.finish()
+
+
 def open_tracker(name: TrackerName, run: Tracked) -> Tracker | None:
-    """The run at the tracker; None without one. Raises `TrackerError`."""
+    """Begins the run at the tracker, or goes on with it; None without one. Raises `TrackerError`."""
     if name == "none":
         return None
-    return WandbTracker(run) if name == "wandb" else TrackioTracker(run)
+    return _open_wandb(run) if name == "wandb" else _open_trackio(run)
 
 
-class WandbTracker:
-    """Metrics under `<split>/<name>`, a table `<split>/groups` for each step, and the report as a page.
+def _open_wandb(run: Tracked) -> Tracker:
+    """Offline (`WANDB_MODE=offline`) all of it lies in the run directory, for `wandb sync`."""
+    import wandb
+    from wandb.errors import Error
 
-    Offline (`WANDB_MODE=offline`) all of it lies in the run directory, for `wandb sync`.
+    name, _ = run.mark("wandb", secrets.token_hex(8))
+    settings = wandb.Settings(console="off", silent=True)
+    try:
+        opened: Any = wandb.init(
+            project=run.project, name=run.name, id=name, resume="allow", dir=str(run.directory), settings=settings
+        )
+    except Error as error:
+        raise TrackerError(
+            f"W&B does not take the run: {error}", "WANDB_MODE=offline keeps it here; --tracker none does without."
+        ) from error
+    opened.define_metric("*", step_metric="training_step")
+    return Tracker(
+        run=opened,
+        send=lambda values, step: opened.log({**values, "training_step": step}),
+        table=partial(wandb.Table, allow_mixed_types=True),
+        page=lambda page: wandb.Html(io.StringIO(page.read_text(encoding="utf-8")), inject=False),
+    )
+
+
+def _open_trackio(run: Tracked) -> Tracker:
+    """Files of this machine, which `trackio show --project PROJECT` shows.
+
+    TRACKIO_DIR says where they lie, TRACKIO_SPACE_ID and TRACKIO_SERVER_URL send them elsewhere, as trackio reads them.
     """
-
-    def __init__(self, run: Tracked) -> None:
-        """Begins the run there, or goes on with it. Raises `TrackerError`."""
-        import wandb
-        from wandb.errors import Error
-
-        name, _ = run.mark("wandb", secrets.token_hex(8))
-        try:
-            self._run: Any = wandb.init(
-                project=run.project,
-                name=run.name,
-                id=name,
-                resume="allow",
-                dir=str(run.directory),
-                settings=wandb.Settings(console="off", silent=True),
-            )
-        except Error as error:
-            raise TrackerError(
-                f"W&B does not take the run: {error}", "WANDB_MODE=offline keeps it here; --tracker none does without."
-            ) from error
-        self._run.define_metric("*", step_metric="training_step")
-
-    def log(self, step: int, split: str, values: Values) -> None:
-        self._run.log({f"{split}/{name}": value for name, value in values.items()} | {"training_step": step})
-
-    def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
-        import wandb
-
-        found: Any = rows(step, groups)
-        table = wandb.Table(columns=list(COLUMNS), data=found, allow_mixed_types=True)
-        self._run.log({f"{split}/groups": table, "training_step": step})
-
-    def log_report(self, page: Path) -> None:
-        import wandb
-
-        with page.open(encoding="utf-8") as stream:
-            self._run.log({"report": wandb.Html(stream, inject=False)})
-
-    def finish(self) -> None:
-        self._run.finish()
-
-
-class TrackioTracker:
-    """Metrics, a table of each step's groups, and the report, in files of this machine.
-
-    `trackio show --project PROJECT` shows them; TRACKIO_DIR says where they lie, TRACKIO_SPACE_ID and
-    TRACKIO_SERVER_URL send them elsewhere, as trackio itself reads them.
-    """
-
-    def __init__(self, run: Tracked) -> None:
-        """Begins the run there, or goes on with it. Raises `TrackerError`."""
-        name, known = run.mark("trackio", run.name)
-        trackio = self._trackio = importlib.import_module("trackio")
-        try:
-            with _quietly():
-                # In a context of its own: trackio ends the run that is the current one of the caller's.
-                self._run: Any = contextvars.copy_context().run(
-                    trackio.init,
-                    project=run.project,
-                    name=name,
-                    resume="allow" if known else "never",
-                    embed=False,
-                    auto_log_gpu=False,
-                    auto_log_cpu=False,
-                )
-        except (OSError, RuntimeError, ValueError) as error:
-            raise TrackerError(
-                f"trackio does not take the run: {error}",
-                "Set TRACKIO_DIR, or choose --tracker none.",
-            ) from error
-
-    def log(self, step: int, split: str, values: Values) -> None:
-        self._run.log({f"{split}/{name}": value for name, value in values.items()}, step=step)
-
-    def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
-        table = self._trackio.Table(columns=list(COLUMNS), data=rows(step, groups))
-        self._run.log({f"{split}/groups": table}, step=step)
-
-    def log_report(self, page: Path) -> None:
-        self._run.log({"report": self._trackio.Html(str(page))})
-
-    def finish(self) -> None:
+    name, known = run.mark("trackio", run.name)
+    trackio = importlib.import_module("trackio")
+    own: dict[str, Any] = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+    try:
         with _quietly():
-            self._run.finish()
+            # In a context of its own: trackio ends the run that is the current one of the caller's.
+            opened: Any = contextvars.copy_context().run(
+                trackio.init, project=run.project, name=name, resume="allow" if known else "never", **own
+            )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise TrackerError(
+            f"trackio does not take the run: {error}", "Set TRACKIO_DIR, or choose --tracker none."
+        ) from error
+    return Tracker(
+        run=opened,
+        send=lambda values, step: opened.log(values, step=step),
+        table=trackio.Table,
+        page=lambda page: trackio.Html(str(page)),
+    )
 
 
 @contextlib.contextmanager
@@ -204,55 +183,27 @@ def _quietly() -> Generator[None]:
         logger.info("%s", line)
 
 
-GROUPS = 16
-"""Groups of a step that are shown."""
-CHARACTERS = 8_000
-"""Max characters shown of a member's text."""
-COLUMNS = (
-    *("step", "group", "member", "status", "reward", "score", "standard_error", "judge_cost_usd"),
-    *("explanation", "flags", "text"),
-)
-Cell = str | int | float | None
-
-
 def rows(step: int, groups: Sequence[TrajectoryGroup]) -> list[list[Cell]]:
     """A row of `COLUMNS` for each member of the first groups, and one that tells how many groups are not shown."""
-    found = [
-        _row(step, index, number, group) for index, group in enumerate(groups[:GROUPS]) for number in range(len(group))
-    ]
+    found: list[list[Cell]] = []
+    for index, group in enumerate(groups[:GROUPS]):
+        cost = None if group.judgement is None else group.judgement.cost_usd
+        found += ([step, index, number, *_cells(member, cost)] for number, member in enumerate(group))
     if (more := len(groups) - GROUPS) > 0:
         told = f"{more:,} more groups of this step are in the run directory"
         found.append([step, GROUPS, *[None] * (len(COLUMNS) - 3), told])
     return found
 
 
-def _row(step: int, index: int, number: int, group: TrajectoryGroup) -> list[Cell]:
-    member, losses = group.trajectories[number], Losses()
-    judgement = member.judgement
-    text = "\n\n".join(_said(member))
-    known: dict[str, Cell] = {
-        "step": step,
-        "group": index,
-        "member": number,
-        "judge_cost_usd": None if group.judgement is None else group.judgement.cost_usd,
-        "status": member.status,
-        "reward": losses.number(member.reward),
-        "score": losses.number(judgement.score) if judgement else None,
-        "standard_error": losses.number(judgement.standard_error) if judgement else None,
-        "explanation": losses.text(judgement.explanation) or None if judgement else None,
-        "flags": ", ".join(judgement.flags) or None if judgement else None,
-        "text": text,
-    }
+def _cells(member: Trajectory, cost: float | None) -> list[Cell]:
+    """From the column `status` on."""
+    judged, losses, said = member.judgement, Losses(), list[str]()
+    for turn in turns(member.histories()[0], losses):
+        parts = "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in turn.parts)
+        said.append(f"[{turn.role}] {parts}" + "".join(f"\n→ {call.name}({call.arguments})" for call in turn.calls))
+    text = "\n\n".join(said)
     if len(text) > CHARACTERS:
-        known["text"] = f"{text[:CHARACTERS]}… ({len(text) - CHARACTERS:,} characters more)"
-    return [known[name] for name in COLUMNS]
-
-
-def _said(trajectory: Trajectory) -> Iterator[str]:
-    for turn in turns(trajectory.histories()[0], Losses()):
-        calls = "".join(f"\n→ {call.name}({call.arguments})" for call in turn.calls)
-        yield f"[{turn.role}] {_text(turn)}{calls}"
-
-
-def _text(turn: Turn) -> str:
-    return "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in turn.parts)
+        text = f"{text[:CHARACTERS]}… ({len(text) - CHARACTERS:,} characters more)"
+    scored = [losses.number(judged.score), losses.number(judged.standard_error)] if judged else [None, None]
+    told = [losses.text(judged.explanation) or None, ", ".join(judged.flags) or None] if judged else [None, None]
+    return [member.status, losses.number(member.reward), *scored, cost, *told, text]

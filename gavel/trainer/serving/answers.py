@@ -7,8 +7,8 @@ later is an event of its own.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any, ClassVar, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -34,9 +34,14 @@ class EndpointError(GavelError):
 class BadRequest(GavelError):
     """A request that cannot be served as asked."""
 
+    status, code = 400, "invalid_request"
+    details: ClassVar[dict[str, Any] | None] = None
+
 
 class UnknownModel(BadRequest):
     """A model, or a step of it, that is not served."""
+
+    code = "model_not_found"
 
     def __init__(self, name: str, served: list[str]) -> None:
         super().__init__(
@@ -48,12 +53,15 @@ class UnknownModel(BadRequest):
 class TooLarge(BadRequest):
     """A body with more bytes than are read."""
 
+    status, code = 413, "request_too_large"
+
 
 class Unthreaded(BadRequest):
     """A thread of Anthropic's API, which its clients go on without when they are told so."""
 
+    details: ClassVar = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+
     def __init__(self) -> None:
-        self.details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
         super().__init__("thread is not supported here", "Send the whole conversation as messages.")
 
 
@@ -65,12 +73,6 @@ class Closing(Exception):
     """The server closes while a request is answered."""
 
 
-_CODES = {
-    ContextOverflow: "context_length_exceeded",
-    UnknownModel: "model_not_found",
-    GrammarError: "invalid_json_schema",
-}
-"""Error codes of OpenAI's API."""
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 ANSWERED = (BadRequest, EngineError, ClientGone, Closing, *_UNREADABLE)
 """Exceptions of a request that `error_answer` turns into a reply."""
@@ -79,34 +81,33 @@ ANSWERED = (BadRequest, EngineError, ClientGone, Closing, *_UNREADABLE)
 def error_answer(error: BaseException) -> tuple[int, dict[str, Any]]:
     """The status and the body that tell a client of one of `ANSWERED`; raises any other."""
     match error:
-        case TooLarge():
-            return 413, error_body(str(error), "request_too_large")
-        case Unthreaded():
-            body = error_body(str(error), "invalid_request")
-            return 400, {"error": body["error"] | {"details": error.details}}
-        case BadRequest() | ContextOverflow() | GrammarError():
-            return 400, error_body(str(error), _CODES.get(type(error), "invalid_request"))
-        case RecursionError():
-            told = "the request is nested too deeply\nSend a flatter one."
-            return 400, error_body(told, "invalid_request")
-        case KeyError() | TypeError() | ValueError() | AttributeError():
-            logger.warning("a request could not be read", exc_info=error)
-            told = (
-                f"the request cannot be read: {type(error).__name__}: {error}\nThe log of the endpoint has the place."
-            )
-            return 400, error_body(told, "invalid_request")
-        case ClientGone():
-            return CLIENT_GONE, error_body("the client closed the connection", "client_gone")
+        case BadRequest():
+            return error.status, error_body(str(error), error.code, details=error.details)
+        case ContextOverflow():
+            return 400, error_body(str(error), "context_length_exceeded")
+        case GrammarError():
+            return 400, error_body(str(error), "invalid_json_schema")
         case EngineError():
             return 503, error_body(str(error), "engine_stopped", "server_error")
+        case RecursionError():
+            return 400, error_body("the request is nested too deeply\nSend a flatter one.", "invalid_request")
+        case KeyError() | TypeError() | ValueError() | AttributeError():
+            logger.warning("a request could not be read", exc_info=error)
+            told = f"the request cannot be read: {type(error).__name__}: {error}"
+            return 400, error_body(f"{told}\nThe log of the endpoint has the place.", "invalid_request")
+        case ClientGone():
+            return CLIENT_GONE, error_body("the client closed the connection", "client_gone")
         case Closing():
             return 503, error_body("the endpoint is closing", "closing", "server_error")
         case _:
             raise error
 
 
-def error_body(message: str, code: str, kind: str = "invalid_request_error") -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+def error_body(
+    message: str, code: str, kind: str = "invalid_request_error", details: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    fault: dict[str, Any] = {"message": message, "type": kind, "param": None, "code": code}
+    return {"error": fault | {"details": details} if details else fault}
 
 
 def shown(value: object) -> str:
@@ -122,15 +123,19 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 async def object_of(request: Request) -> dict[str, Any]:
-    """The JSON object in a request's body. Raises one of `ANSWERED`."""
+    """The JSON object in a request's body. Raises one of `ANSWERED`; of a large body before it is all in memory."""
+    read = bytearray()
     try:
-        read = await _body(request)
+        async for chunk in request.stream():
+            read += chunk
+            if len(read) > _MAX_BODY:
+                raise TooLarge(f"the body has more than {_MAX_BODY >> 20} MiB", "Shorten the conversation.")
     except ClientDisconnect as error:
         raise ClientGone from error
     if coding := request.headers.get("content-encoding", "identity").replace("identity", ""):
         raise BadRequest(f"the body is encoded as {coding!r}, which is not read here", "Send it as it is.")
     try:
-        body: object = json.loads(read)
+        body: object = json.loads(bytes(read))
     except UnicodeDecodeError as error:
         raise BadRequest("the body is not in UTF-8", "Encode it so.") from error
     except ValueError as error:  # also a number of thousands of digits
@@ -138,16 +143,6 @@ async def object_of(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequest("the body is no JSON object", 'Send {"model": …, …}.')
     return cast("dict[str, Any]", body)
-
-
-async def _body(request: Request) -> bytes:
-    """Raises `TooLarge` before it is all in memory."""
-    read = bytearray()
-    async for chunk in request.stream():
-        read += chunk
-        if len(read) > _MAX_BODY:
-            raise TooLarge(f"the body has more than {_MAX_BODY >> 20} MiB", "Shorten the conversation.")
-    return bytes(read)
 
 
 def event(data: Any, name: str | None = None) -> bytes:
@@ -159,7 +154,7 @@ def event(data: Any, name: str | None = None) -> bytes:
 async def json_answer(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
     """The object that `work` gives; the request's body must have been read. Raises what `work` raises."""
     # In ASCII: sampled arguments may hold half a surrogate pair, which no other encoding takes.
-    return Response(json.dumps(await _answer_to(request, work)), media_type="application/json")
+    return Response(json.dumps(await _until_gone(request, work)), media_type="application/json")
 
 
 async def streamed_answer(
@@ -167,21 +162,14 @@ async def streamed_answer(
 ) -> Response:
     """`events` as they come; `failed` makes the last one of an error's body. The request's body must have been read."""
     try:
-        first = await _answer_to(request, anext(events))
+        first = await _until_gone(request, anext(events))
     except ClientGone:
         await events.aclose()
         raise
     return StreamingResponse(_all(first, events, failed), media_type="text/event-stream", headers=_HEADERS)
 
 
-async def _answer_to(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    try:
-        return await run_until_gone(request, work)
-    except asyncio.CancelledError as error:  # only a server that is closing cancels its requests
-        raise Closing from error
-
-
-async def run_until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def _until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Returns the result of `work`, which is cancelled when the client disconnects. Raises `ClientGone` then."""
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(request))
@@ -192,6 +180,8 @@ async def run_until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait({working})
             raise ClientGone
         return working.result()
+    except asyncio.CancelledError as error:  # only a server that is closing cancels its requests
+        raise Closing from error
     finally:
         gone.cancel()
         working.cancel()  # no effect on one that is done

@@ -56,11 +56,20 @@ def captured_trajectory(turns: Sequence[CapturedTurn]) -> Trajectory:
     it is the one with the most messages.
     """
     paths = sorted(_paths(turns), key=lambda path: _extent(turns, path), reverse=True)
-    histories = _histories(turns, paths)
-    if not histories:
+    if not paths:
         return Trajectory(
             metrics={"turns": 0}, status="failed", status_reason="no turn was sampled with the key of the capture"
         )
+    histories: list[History] = []
+    shown: set[int] = set()
+    for path in paths:
+        items: list[Message] = []
+        for number in path:
+            choice = turns[number].choice
+            items += [*turns[number].context, choice["message"] if number in shown else choice]
+        shown.update(path)
+        tools = [turns[number].tools for number in path if turns[number].tools]
+        histories.append(History.model_validate({"messages_and_choices": items, "tools": tools[-1] if tools else None}))
     main, *others = histories
     versions = [turn.choice["policy_version"] for turn in turns if turn.choice.get("policy_version") is not None]
     cut = turns[paths[0][-1]].choice["finish_reason"] == "length"
@@ -81,29 +90,13 @@ def _extent(turns: Sequence[CapturedTurn], path: Sequence[int]) -> tuple[int, in
 
 def _paths(turns: Sequence[CapturedTurn]) -> list[list[int]]:
     """The numbers of the turns from each first turn to each last one."""
-    continued = {turn.parent for turn in turns}
     paths: list[list[int]] = []
-    for leaf in range(len(turns)):
-        if leaf not in continued:
-            path = [leaf]
-            while (parent := turns[path[0]].parent) is not None:
-                path.insert(0, parent)
-            paths.append(path)
+    for leaf in sorted({*range(len(turns))} - {turn.parent for turn in turns}):
+        path = [leaf]
+        while (parent := turns[path[0]].parent) is not None:
+            path.insert(0, parent)
+        paths.append(path)
     return paths
-
-
-def _histories(turns: Sequence[CapturedTurn], paths: Sequence[Sequence[int]]) -> list[History]:
-    histories: list[History] = []
-    shown: set[int] = set()
-    for path in paths:
-        items: list[Message] = []
-        for number in path:
-            items += turns[number].context
-            items.append(turns[number].choice["message"] if number in shown else turns[number].choice)
-        shown.update(path)
-        tools = [turns[number].tools for number in path if turns[number].tools]
-        histories.append(History.model_validate({"messages_and_choices": items, "tools": tools[-1] if tools else None}))
-    return histories
 
 
 KEY_PREFIX = "gavel-capture-"
@@ -209,14 +202,14 @@ class OpenCapture:
 
     def _parent(self, known: Sequence[int], choice: Message) -> int | None:
         """The turn of equal text whose tokens this turn continues, else the last one; None for an edited turn."""
-        if not choice["continues_sampled"]:
+        if not choice["continues_sampled"] or not known:
             return None
         for number in reversed(known):
             earlier = self.turns[number].choice
             ids = [*earlier["prompt_token_ids"], *earlier["token_ids"]]
             if choice["prompt_token_ids"][: len(ids)] == ids:
                 return number
-        return known[-1] if known else None
+        return known[-1]
 
 
 def _key(messages: Sequence[Message]) -> bytes:
@@ -313,9 +306,8 @@ class Capture:
             if patience is None:
                 answer = await self._client.post(path, cast_to=object, options=options)
             else:
-                answer = await self._client.delete(
-                    path, cast_to=object, options=options | {"params": {"patience": patience}}
-                )
+                options["params"] = {"patience": patience}
+                answer = await self._client.delete(path, cast_to=object, options=options)
         except (OpenAIError, ValueError) as error:
             raise CaptureError(
                 f"{self.base_url}{path} failed: {type(error).__name__}: {error}",

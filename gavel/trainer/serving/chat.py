@@ -15,11 +15,12 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import AsyncGenerator, Callable, Container, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from renderers import ParsedResponse, Renderer
+from renderers import Renderer
 
 from gavel.llm.types import Message
 from gavel.trainer.engines.grammar import GrammarError, json_rule
@@ -29,9 +30,9 @@ from gavel.trainer.policy.policy import Policy
 from gavel.trainer.serving.answers import BadRequest, UnknownModel
 from gavel.trainer.serving.capture import current_capture
 from gavel.trainer.serving.chat_objects import (
+    Chat,
     ChoiceChunks,
     choice_object,
-    completion_object,
     head_object,
     is_call,
     reply_message,
@@ -92,6 +93,21 @@ def call_rest(
     return opening, "\n".join([f"start: {' | '.join(calls)}", *arguments])
 
 
+def force_call(chat: Chat) -> Chat:
+    """The same behind the tokens that open a call, which goes on by a grammar. Raises `BadRequest`."""
+    opening, rule = call_rest(chat.form.renderer, chat.asked.offered or [], chat.asked.call, chat.decode)
+    if not opening:
+        raise BadRequest(
+            "the policy called no tool, and its chat format has no beginning by which it could be made to",
+            'Leave tool_choice at "auto".',
+        )
+    prompt_ids = [*chat.prompt.token_ids, *opening]
+    rest = max(1, chat.request.max_tokens - len(opening))
+    grammar = Grammar(call=rule) if rule else None
+    request = replace(chat.request, prompt_ids=prompt_ids, max_tokens=rest, grammar=grammar)
+    return replace(chat, prompt=Prompt(prompt_ids, chat.prompt.continues), request=request, opening=tuple(opening))
+
+
 def _call_turn(renderer: Renderer, tools: list[Message], name: str, arguments: str) -> list[int]:
     """The tokens of a turn that is this call; none where the format renders a turn otherwise than it is sampled."""
     schemas: Any = tools
@@ -121,33 +137,22 @@ def _pieces(turn: Sequence[int], start: int, decode: Callable[[Sequence[int]], s
     return pieces
 
 
-_SHOWN = ("content", "reasoning_content")
 _MAY_CLOSE_A_CALL = re.compile(r"[>}\]|]")
 
 
-def at_strings(stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> StopCheck:
-    """Ends with the token that completes one of `stop`."""
-    widest = max(len(text.encode()) for text in stop) + 1
-    """Tokens that may hold one: each has a byte at least, and one more shows whether a character is complete."""
-
-    def ends(token_ids: Sequence[int]) -> bool:
-        text = decode(token_ids[-widest:])
-        return any(each in text for each in stop)
-
-    return ends
-
-
-def after_one_call(
-    parse: Callable[[Sequence[int]], ParsedResponse], decode: Callable[[Sequence[int]], str]
-) -> StopCheck:
-    """Ends with the token that closes a tool call which can be read."""
-
-    def ends(token_ids: Sequence[int]) -> bool:
-        if not _MAY_CLOSE_A_CALL.search(decode(token_ids[-1:])):
-            return False
-        return any(map(is_call, parse(token_ids).tool_calls))
-
-    return ends
+def _ends(chat: Chat) -> Iterator[StopCheck]:
+    """A turn ends with the token that completes a stop string or, where one call is allowed, that closes it."""
+    if stop := chat.asked.stop:
+        # Tokens that may hold one: each has a byte at least, and one more shows whether a character is complete.
+        widest = max(len(text.encode()) for text in stop) + 1
+        yield lambda token_ids: any(map(chat.decode(token_ids[-widest:]).__contains__, stop))
+    if not chat.asked.parallel_tool_calls:
+        yield (
+            lambda token_ids: (
+                _MAY_CLOSE_A_CALL.search(chat.decode(token_ids[-1:])) is not None
+                and any(map(is_call, chat.parse(token_ids).tool_calls))
+            )
+        )
 
 
 def without_end(token_ids: list[int], stop_ids: Container[int]) -> list[int]:
@@ -157,13 +162,10 @@ def without_end(token_ids: list[int], stop_ids: Container[int]) -> list[int]:
 
 def without_stop(reply: Message, stop: Sequence[str]) -> Message:
     """The reply up to a stop string, which it does not show."""
-    cut = dict(reply)
-    for name in _SHOWN:
-        text = reply.get(name)
-        if isinstance(text, str):
-            ends = [at for each in stop if (at := text.find(each)) >= 0]
-            cut[name] = text[: min(ends)] if ends else text
-    return cut
+    if not stop:
+        return reply
+    shown = {name: reply[name] for name in ("content", "reasoning_content") if name in reply}
+    return reply | {name: min((text.partition(each)[0] for each in stop), key=len) for name, text in shown.items()}
 
 
 logger = logging.getLogger(__name__)
@@ -204,54 +206,54 @@ class ChatCompletions:
         return [self._model, *versions, *self._base]
 
     async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The completion. Raises one of `errors.ANSWERED`; cancelling it ends the sampling."""
-        chat = self._open(body)
+        """The completion. Raises one of `answers.ANSWERED`; cancelling it ends the sampling."""
+        opened = self._open(body)
+        turns = await self._turns([opened])
         choices: list[dict[str, Any]] = []
-        tokens, name = 0, self._model
-        for index, (asked, turn) in enumerate(await self._turns([chat])):
-            reply = self._reply(asked, turn)
-            self._remember(asked, reply, turn)
-            choices.append(choice_object(asked.asked, index, reply, asked.prompt, turn, self._decode))
-            tokens, name = tokens + len(turn.token_ids), self._name(turn)
-        return completion_object(chat.asked, name, choices, chat.prompt, tokens)
+        for index, (chat, turn) in enumerate(turns):
+            reply = self._reply(chat, turn)
+            self._remember(chat, reply, turn)
+            choices.append(choice_object(chat, index, reply, turn))
+        usage = usage_object(opened.prompt, sum(len(turn.token_ids) for _, turn in turns))
+        completion = head_object(self._name(turns[-1][1]), "chat.completion") | {"choices": choices, "usage": usage}
+        if opened.asked.return_token_ids and not opened.asked.compact_logprobs:  # vLLM has them here
+            completion["prompt_token_ids"] = opened.prompt.token_ids
+        return completion
 
     async def stream(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The chunks of the completion as it is sampled; before the first one it raises as `complete` does. Closing it
         ends the sampling."""
-        chat = self._open(body)
-        news: asyncio.Queue[tuple[int, Sampled, _Chat | None] | None] = asyncio.Queue()
+        opened = self._open(body)
+        news: asyncio.Queue[tuple[int, Sampled, Chat | None] | None] = asyncio.Queue()
 
         async def sample(index: int) -> None:
-            asked, turn = await self._turn(chat, index, lambda turn: news.put_nowait((index, turn, None)))
-            news.put_nowait((index, turn, asked))
+            chat, turn = await self._turn(opened, index, lambda turn: news.put_nowait((index, turn, None)))
+            news.put_nowait((index, turn, chat))
 
-        choices = [self._chunks_of(chat, index) for index in range(chat.asked.n)]
-        held: dict[int, list[dict[str, Any]]] = {}
+        choices = [ChoiceChunks(opened, index) for index in range(opened.asked.n)]
+        held: dict[int, list[dict[str, Any]]] = defaultdict(list)
         """Chunks of choices whose predecessors have not begun: clients expect choices to begin in order."""
         head: dict[str, Any] = {}
-        going, tokens = chat.asked.n, 0
-        sampling = asyncio.create_task(_run_all(sample(index) for index in range(chat.asked.n)))
+        going, tokens = len(choices), 0
+        sampling = asyncio.create_task(_run_all(map(sample, range(len(choices)))))
         sampling.add_done_callback(lambda _: news.put_nowait(None))
         try:
             while (told := await news.get()) is not None:
-                index, turn, asked = told
+                index, turn, chat = told
                 head = head or head_object(self._name(turn), "chat.completion.chunk")
-                if asked is None:
-                    made = choices[index].more(turn)
+                if chat is None:
+                    held[index] += choices[index].more(turn)
                 else:
                     going, tokens = going - 1, tokens + len(turn.token_ids)
-                    if asked.opening:
-                        choices[index] = self._chunks_of(asked, index)
-                    reply = self._reply(asked, turn)
-                    made = choices[index].rest(reply, turn, asked.asked.sample_id)
-                    self._remember(asked, reply, turn)
-                held.setdefault(index, []).extend(made)
-                for ready in itertools.takewhile(lambda at: choices[at].opened, range(chat.asked.n)):
+                    reply = self._reply(chat, turn)
+                    held[index] += choices[index].rest(reply, turn, chat)
+                    self._remember(chat, reply, turn)
+                for ready, _ in itertools.takewhile(lambda each: each[1].opened, enumerate(choices)):
                     for choice in held.pop(ready, ()):
                         yield head | {"choices": [choice]}
             await sampling
-            if chat.asked.stream_options.include_usage:
-                yield head | {"choices": [], "usage": usage_object(chat.prompt, tokens)}
+            if opened.asked.stream_options.include_usage:
+                yield head | {"choices": [], "usage": usage_object(opened.prompt, tokens)}
         except (GeneratorExit, asyncio.CancelledError):
             _count_abandoned(going)
             raise
@@ -265,20 +267,20 @@ class ChatCompletions:
         """
         likeliest = body.get("logprobs") or None
         shown = {"compact_logprobs": True, "logprobs": None, "return_token_ids": True, "top_logprobs": likeliest}
-        chats: list[_Chat] = []
+        opened: list[Chat] = []
         for prompt_ids in prompts:
             messages = [{"role": "user", "content": self._decode(prompt_ids)}]
-            chats.append(self._open({**body, "messages": messages, **shown}, Prompt(prompt_ids, False)))
-            if len(prompts) * chats[0].asked.n > MAX_TEXTS:
+            opened.append(self._open({**body, "messages": messages, **shown}, Prompt(prompt_ids, False)))
+            if len(prompts) * opened[0].asked.n > MAX_TEXTS:
                 raise BadRequest(
-                    f"{len(prompts)} prompts with n={chats[0].asked.n} are more than {MAX_TEXTS} completions",
+                    f"{len(prompts)} prompts with n={opened[0].asked.n} are more than {MAX_TEXTS} completions",
                     "Send them in several requests.",
                 )
         choices: list[dict[str, Any]] = []
-        for chat, turn in await self._turns(chats):
+        for chat, turn in await self._turns(opened):
             text = self._decode(without_end(turn.token_ids, chat.form.stop_ids))
             reply = without_stop({"role": "assistant", "content": text}, chat.asked.stop)
-            choice = choice_object(chat.asked, len(choices), reply, chat.prompt, turn, self._decode)
+            choice = choice_object(chat, len(choices), reply, turn)
             if capture := current_capture.get():
                 capture.add(chat.asked.messages, None, choice)
             choices.append(choice | {"tokens": self._shown_tokens(turn)})
@@ -292,7 +294,7 @@ class ChatCompletions:
             for token, pairs in zip(turn.token_ids, likeliest, strict=True)
         ]
 
-    def _open(self, body: Mapping[str, Any], prompt: Prompt | None = None) -> "_Chat":
+    def _open(self, body: Mapping[str, Any], prompt: Prompt | None = None) -> Chat:
         """`prompt`: in place of the rendered messages."""
         asked = read_chat_request(body, self.policy.vocabulary)
         version = self._version(asked.model)
@@ -323,7 +325,7 @@ class ChatCompletions:
             grammar=None if asked.response_format is None else self._grammar(asked.response_format, asked, form),
             top_logprobs=asked.top_logprobs,
         )
-        return _Chat(asked, form, prompt, request)
+        return Chat(asked, form, prompt, request, self._decode)
 
     def _check_length(self, asked: ChatRequest) -> None:
         """Raises `ContextOverflow` for texts that no tokenizer fits into the context, before one tries for minutes."""
@@ -350,7 +352,7 @@ class ChatCompletions:
             )
         return Grammar(schema, tuple(opening))
 
-    async def _turns(self, chats: Sequence["_Chat"]) -> list[tuple["_Chat", Sampled]]:
+    async def _turns(self, chats: Sequence[Chat]) -> list[tuple[Chat, Sampled]]:
         """The turns of requests, `n` for each, and what was asked for them; sampled concurrently."""
         try:
             return await _run_all(self._turn(chat, index) for chat in chats for index in range(chat.asked.n))
@@ -358,16 +360,17 @@ class ChatCompletions:
             _count_abandoned(sum(chat.asked.n for chat in chats))
             raise
 
-    async def _turn(self, chat: "_Chat", index: int, heard: OnTurn | None = None) -> "tuple[_Chat, Sampled]":
+    async def _turn(self, opened: Chat, index: int, heard: OnTurn | None = None) -> tuple[Chat, Sampled]:
         """A turn, and what was asked for it; one that must call a tool and does not is sampled again, opening it."""
-        asked = chat.asked.model_copy(update={"sample_id": secrets.token_hex(8)})
-        chat = replace(chat, asked=asked, request=replace(chat.request, seed=chat.request.seed + index * _SEED_STEP))
+        request = replace(opened.request, seed=opened.request.seed + index * _SEED_STEP)
+        chat = replace(opened, request=request, sample_id=secrets.token_hex(8))
         if not chat.asked.must_call:
             return chat, await self._sampled(chat, heard)
         turn = await self._sampled(chat)
-        if chat.calls_as_asked(turn):
+        calls = [call for call in chat.parse(turn.token_ids).tool_calls if is_call(call)]
+        if calls and all(chat.asked.call in (None, call.name) for call in calls):
             return chat, turn
-        forced = chat.force_call(self._decode)
+        forced = force_call(chat)
         try:
             return forced, await self._sampled(forced)
         except GrammarError as error:
@@ -375,34 +378,25 @@ class ChatCompletions:
             freely = replace(forced, request=replace(forced.request, grammar=None))
             return freely, await self._sampled(freely)
 
-    async def _sampled(self, chat: "_Chat", heard: OnTurn | None = None) -> Sampled:
-        ends: list[StopCheck] = []
-        if chat.asked.stop:
-            ends.append(at_strings(chat.asked.stop, self._decode))
-        if not chat.asked.parallel_tool_calls:
-            ends.append(after_one_call(chat.parsed, self._decode))
+    async def _sampled(self, chat: Chat, heard: OnTurn | None = None) -> Sampled:
         try:
-            return await sample_turn(self._engine, chat.request, ends, heard)
+            return await sample_turn(self._engine, chat.request, [*_ends(chat)], heard)
         except AdapterGone as error:  # replaced since the request came in
             raise UnknownModel(chat.asked.model, self.names) from error
 
-    def _reply(self, chat: "_Chat", turn: Sampled) -> Message:
+    def _reply(self, chat: Chat, turn: Sampled) -> Message:
         said = without_end([*chat.opening, *turn.token_ids], chat.request.stop_ids)
-        reply = reply_message(chat.parsed(turn.token_ids), said, self._decode, tools=chat.asked.offered is not None)
+        reply = reply_message(chat.parse(turn.token_ids), said, self._decode, tools=chat.asked.offered is not None)
         if chat.asked.response_format is not None and not reply["content"] and "tool_calls" not in reply:
             reply["content"] = reply.pop("reasoning_content", "")  # JSON where a thought was expected
-        return without_stop(reply, chat.asked.stop) if chat.asked.stop else reply
+        return without_stop(reply, chat.asked.stop)
 
-    def _remember(self, chat: "_Chat", reply: Message, turn: Sampled) -> None:
+    def _remember(self, chat: Chat, reply: Message, turn: Sampled) -> None:
         asked = chat.asked
         self.turn_cache.sampled(asked.messages, asked.offered, reply, chat.prompt.token_ids, turn.token_ids, chat.form)
-        capture = current_capture.get()
-        if capture is not None:
+        if (capture := current_capture.get()) is not None:
             whole = asked.model_copy(update={"logprobs": True, "compact_logprobs": True, "return_token_ids": True})
-            capture.add(asked.messages, asked.offered, choice_object(whole, 0, reply, chat.prompt, turn, self._decode))
-
-    def _chunks_of(self, chat: "_Chat", index: int) -> ChoiceChunks:
-        return ChoiceChunks(chat.asked, index, chat.prompt, self._decode, chat.parsed)
+            capture.add(asked.messages, asked.offered, choice_object(replace(chat, asked=whole), 0, reply, turn))
 
     def _name(self, turn: Sampled) -> str:
         return self._base[0] if turn.adapter_version == BASE else f"{self._model}@{turn.adapter_version}"
@@ -420,12 +414,10 @@ class ChatCompletions:
         step = name.removeprefix(self._model)
         return int(step[1:]) if step else None
 
-    def _chat_format(self, arguments: Any) -> ChatFormat:
+    def _chat_format(self, arguments: dict[str, Any]) -> ChatFormat:
         """Raises `BadRequest` for arguments that the chat template does not read."""
-        if arguments is None or arguments == {}:
+        if not arguments:
             return self._own_format
-        if not isinstance(arguments, dict):
-            raise BadRequest(f"chat_template_kwargs={arguments!r} is not supported here", "Leave it out, or give {}.")
         try:
             return self._formats(json.dumps(arguments, sort_keys=True))
         except ValueError as error:
@@ -457,41 +449,3 @@ def _count_abandoned(turns: int) -> None:
     capture = current_capture.get()
     if capture is not None:
         capture.abandoned += turns
-
-
-@dataclass(frozen=True, slots=True)
-class _Chat:
-    """A request that is being answered."""
-
-    asked: ChatRequest
-    form: ChatFormat
-    prompt: Prompt
-    request: SamplingRequest
-    opening: tuple[int, ...] = ()
-    """Tokens at the prompt's end that the turn begins with."""
-
-    def parsed(self, token_ids: Sequence[int]) -> ParsedResponse:
-        return self.form.renderer.parse_response(
-            [*self.opening, *token_ids],
-            tools=self.asked.offered,  # type: ignore[arg-type]
-            prompt_ids=self.prompt.token_ids[: len(self.prompt.token_ids) - len(self.opening)],
-        )
-
-    def calls_as_asked(self, turn: Sampled) -> bool:
-        calls = [call for call in self.parsed(turn.token_ids).tool_calls if is_call(call)]
-        return bool(calls) and all(self.asked.call in (None, call.name) for call in calls)
-
-    def force_call(self, decode: Callable[[Sequence[int]], str]) -> "_Chat":
-        """The same behind the tokens that open a call, which goes on by a grammar. Raises `BadRequest`."""
-        opening, rule = call_rest(self.form.renderer, self.asked.offered or [], self.asked.call, decode)
-        if not opening:
-            raise BadRequest(
-                "the policy called no tool, and its chat format has no beginning by which it could be made to",
-                'Leave tool_choice at "auto".',
-            )
-        prompt_ids = [*self.prompt.token_ids, *opening]
-        rest = max(1, self.request.max_tokens - len(opening))
-        grammar = Grammar(call=rule) if rule else None
-        request = replace(self.request, prompt_ids=prompt_ids, max_tokens=rest, grammar=grammar)
-        asked, prompt = self.asked.model_copy(update={"forced": True}), Prompt(prompt_ids, self.prompt.continues)
-        return replace(self, asked=asked, prompt=prompt, request=request, opening=tuple(opening))

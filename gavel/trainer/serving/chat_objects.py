@@ -10,15 +10,16 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from renderers import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 
 from gavel.llm.types import Message
-from gavel.trainer.engines.protocol import BASE, Sampled
+from gavel.trainer.engines.protocol import BASE, Sampled, SamplingRequest
 from gavel.trainer.serving.chat_request import ChatRequest
-from gavel.trainer.serving.turn_cache import Prompt
+from gavel.trainer.serving.turn_cache import ChatFormat, Prompt
 
 _OPENING = re.compile(r"[<\[{`][^\s>\]}]{0,32}\Z")
 """The end of a text that may turn out to begin a tool call."""
@@ -28,30 +29,41 @@ _DATA = ("{", "[", "<", "`")
 """Prefixes of a text that may turn out to be a tool call as a whole."""
 _FIELDS = ("reasoning_content", "content")
 
-
 Decode = Callable[[Sequence[int]], str]
 _OF_THE_WHOLE = ("message", "token_ids", "token_logprobs", "logprobs", "finish_reason", "sample_id")
 """Fields of a choice that are not known when it begins."""
 
 
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A request that is being answered, or one of its turns."""
+
+    asked: ChatRequest
+    form: ChatFormat
+    prompt: Prompt
+    request: SamplingRequest
+    decode: Decode
+    opening: tuple[int, ...] = ()
+    """Tokens at the prompt's end that the turn begins with: it is a second attempt, which is made to call a tool."""
+    sample_id: str = ""
+    """Distinguishes the turn from an equal one."""
+
+    def parse(self, token_ids: Sequence[int]) -> ParsedResponse:
+        return self.form.renderer.parse_response(
+            [*self.opening, *token_ids],
+            tools=self.asked.offered,  # type: ignore[arg-type]
+            prompt_ids=self.prompt.token_ids[: len(self.prompt.token_ids) - len(self.opening)],
+        )
+
+
 class ChoiceChunks:
     """Makes the chunks of a choice, without what they share."""
 
-    def __init__(
-        self,
-        asked: ChatRequest,
-        index: int,
-        prompt: Prompt,
-        decode: Decode,
-        parse: Callable[[Sequence[int]], ParsedResponse],
-    ) -> None:
-        self._asked, self._index, self._prompt = asked, index, prompt
-        self._decode, self._parse = decode, parse
+    def __init__(self, chat: Chat, index: int) -> None:
+        self._chat, self._asked, self._index = chat, chat.asked, index
         self._shown: dict[str, str] = dict.fromkeys(_FIELDS, "")
-        self._parsed = 0
-        """Tokens at the last look."""
-        self._told = 0
-        """Tokens."""
+        self._parsed = self._told = 0
+        """Tokens at the last look, and those that were shown."""
         self.opened = False
 
     def more(self, turn: Sampled) -> list[dict[str, Any]]:
@@ -60,7 +72,7 @@ class ChoiceChunks:
         if len(turn.token_ids) < self._parsed + 1 + self._parsed // 64:  # parsing takes a turn's length each time
             return found
         self._parsed = len(turn.token_ids)
-        parsed = self._parse(turn.token_ids)
+        parsed = self._chat.parse(turn.token_ids)
         if parsed.tool_calls:
             return [*found, self._chunk({}, turn)]
         content = parsed.content
@@ -68,13 +80,16 @@ class ChoiceChunks:
         safe = {"content": self._certain(content), "reasoning_content": self._certain(reasoning)}
         if self._asked.offered is not None and content.lstrip().startswith(_DATA):
             safe["content"] = ""
-        return [
-            *found,
-            self._chunk({name: piece for name, text in safe.items() if (piece := self._piece(name, text))}, turn),
-        ]
+        delta: dict[str, Any] = {}
+        for name, text in safe.items():
+            if text.startswith(shown := self._shown[name]) and text != shown:
+                delta[name], self._shown[name] = text[len(shown) :], text
+        return [*found, self._chunk(delta, turn)]
 
-    def rest(self, reply: Message, turn: Sampled, sample_id: str) -> list[dict[str, Any]]:
-        """The last chunks. Text that was shown stays as shown, in `reply` too, even if the final parse differs."""
+    def rest(self, reply: Message, turn: Sampled, chat: Chat) -> list[dict[str, Any]]:
+        """The last chunks, of the turn as it was asked for in the end. Text that was shown stays as shown, in `reply`
+        too, even if the final parse differs."""
+        self._chat = chat
         found = [] if self.opened else [self._opening(turn)]
         delta: dict[str, Any] = {}
         for name in _FIELDS:
@@ -88,15 +103,14 @@ class ChoiceChunks:
                 delta[name] = piece
         if calls := reply.get("tool_calls"):
             delta["tool_calls"] = [{"index": at} | call for at, call in enumerate(calls)]
-        choice = choice_object(self._asked, self._index, reply, self._prompt, turn, self._decode)
-        choice["sample_id"] = sample_id
+        choice = choice_object(chat, self._index, reply, turn)
         del choice["message"], choice["logprobs"]
         return [*found, choice | self._chunk(delta, turn) | {"finish_reason": choice["finish_reason"]}]
 
     def _opening(self, turn: Sampled) -> dict[str, Any]:
         self.opened = True
         empty = Sampled([], [], "stop", turn.adapter_version)
-        choice = choice_object(self._asked, self._index, {}, self._prompt, empty, self._decode)
+        choice = choice_object(self._chat, self._index, {}, empty)
         known = {name: value for name, value in choice.items() if name not in _OF_THE_WHOLE}
         return known | {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
 
@@ -109,15 +123,8 @@ class ChoiceChunks:
         if self._asked.logprobs and self._asked.compact_logprobs:
             delta = delta | {"token_logprobs": new_logprobs}
         elif self._asked.logprobs and new_ids:
-            logprobs = logprobs_object(turn, self._decode, told)
+            logprobs = logprobs_object(turn, self._chat.decode, told)
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
-
-    def _piece(self, name: str, text: str) -> str:
-        shown = self._shown[name]
-        if not text.startswith(shown):
-            return ""
-        self._shown[name] = text
-        return text[len(shown) :]
 
     def _certain(self, text: str) -> str:
         before = None
@@ -195,9 +202,8 @@ def reply_message(parsed: ParsedResponse, token_ids: Sequence[int], decode: Deco
     return reply
 
 
-def choice_object(
-    asked: ChatRequest, index: int, reply: Message, prompt: Prompt, sampled: Sampled, decode: Decode
-) -> dict[str, Any]:
+def choice_object(chat: Chat, index: int, reply: Message, sampled: Sampled) -> dict[str, Any]:
+    asked, shaping = chat.asked, chat.request.shaping
     called = reply.get("tool_calls") and sampled.finish_reason == "stop"
     choice: dict[str, Any] = {
         "index": index,
@@ -206,34 +212,30 @@ def choice_object(
         "logprobs": None,
         "policy_version": sampled.adapter_version,
         "temperature": asked.temperature,
-        "continues_sampled": prompt.continues,
+        "continues_sampled": chat.prompt.continues,
     }
-    if asked.sample_id:
-        choice["sample_id"] = asked.sample_id
-    shaped_by = sorted(asked.shaping.asked()) if asked.shaping else []
+    if chat.sample_id:
+        choice["sample_id"] = chat.sample_id
+    shaped_by = sorted(shaping.asked()) if shaping else []
     if sampled.redrawn:
-        shaped_by.append("tool_choice" if asked.forced else "response_format")
+        shaped_by.append("tool_choice" if chat.opening else "response_format")
     if sampled.adapter_version == BASE:
         shaped_by.append("model")
-    if asked.forced:
+    if chat.opening:
         choice["discarded_attempts"] = 1
     if shaped_by:
         choice["shaped_by"] = shaped_by
-    if asked.stop and sampled.finish_reason == "stop":  # as vLLM calls it
-        choice["stop_reason"] = first_of(asked.stop, decode(sampled.token_ids))
+    if asked.stop and sampled.finish_reason == "stop":  # as vLLM calls it: the one that comes first
+        text = chat.decode(sampled.token_ids)
+        choice["stop_reason"] = min((each for each in asked.stop if each in text), key=text.find, default=None)
     if asked.logprobs and asked.compact_logprobs:
         choice["token_logprobs"] = sampled.logprobs
     elif asked.logprobs:
-        choice["logprobs"] = logprobs_object(sampled, decode)
+        choice["logprobs"] = logprobs_object(sampled, chat.decode)
     if asked.return_token_ids:
         choice["token_ids"] = sampled.token_ids
-        choice["prompt_token_ids"] = prompt.token_ids
+        choice["prompt_token_ids"] = chat.prompt.token_ids
     return choice
-
-
-def first_of(stop: Sequence[str], text: str) -> str | None:
-    """The stop string that comes first in a text."""
-    return min((each for each in stop if each in text), key=text.find, default=None)
 
 
 def logprobs_object(sampled: Sampled, decode: Decode, start: int = 0) -> dict[str, Any]:
@@ -244,31 +246,6 @@ def logprobs_object(sampled: Sampled, decode: Decode, start: int = 0) -> dict[st
         top = [_token(*pair, decode) for pair in likeliest]
         shown.append(_token(sampled.token_ids[at], sampled.logprobs[at], decode) | {"top_logprobs": top})
     return {"content": shown}
-
-
-def completion_object(
-    asked: ChatRequest, model: str, choices: list[dict[str, Any]], prompt: Prompt, completion_tokens: int
-) -> dict[str, Any]:
-    completion = head_object(model, "chat.completion") | {
-        "choices": choices,
-        "usage": usage_object(prompt, completion_tokens),
-    }
-    if asked.return_token_ids and not asked.compact_logprobs:  # vLLM has them here
-        completion["prompt_token_ids"] = prompt.token_ids
-    return completion
-
-
-Part = Literal["reasoning", "text", "call"]
-
-
-def parts_of(said: Message) -> Iterator[tuple[Part, Message, str]]:
-    """The parts of an assistant message or streamed delta: the kind, the call with its index, and the text."""
-    if said.get("reasoning_content"):
-        yield "reasoning", {}, said["reasoning_content"]
-    if said.get("content"):
-        yield "text", {}, said["content"]
-    for index, call in enumerate(said.get("tool_calls") or ()):
-        yield "call", {"index": index} | call, (call.get("function") or {}).get("arguments") or ""
 
 
 def usage_object(prompt: Prompt, completion_tokens: int) -> dict[str, int]:
@@ -284,10 +261,7 @@ def head_object(model: str, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
 
 
-_NO_CHARACTER = "\ufffd"
-
-
 def _token(token_id: int, logprob: float, decode: Decode) -> dict[str, Any]:
     text = decode([token_id])
     # Part of a character decodes to the sign for what is none, whose bytes are not the token's.
-    return {"token": text, "logprob": logprob, "bytes": None if _NO_CHARACTER in text else list(text.encode())}
+    return {"token": text, "logprob": logprob, "bytes": None if _HALF in text else list(text.encode())}

@@ -8,7 +8,6 @@ walk over all of it. What fails is asked again through the API's client: errors 
 import asyncio
 import json
 import logging
-import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,25 +39,21 @@ class Served(NamedTuple):
 
 _serving: dict[str, Served] = {}
 """By base URL."""
-_lock = threading.Lock()
 
 
 def serve_in_process(base_url: str, served: Served) -> None:
     """Lets clients of `base_url` in this process ask the endpoint without a socket, until `no_longer_serve`."""
-    with _lock:
-        _serving[base_url] = served
+    _serving[base_url] = served
 
 
 def endpoints() -> dict[str, Served]:
     """The endpoints of this process, by base URL."""
-    with _lock:
-        return dict(_serving)
+    return dict(_serving)
 
 
 def no_longer_serve(base_url: str) -> None:
     """Turns asked from now on go over HTTP."""
-    with _lock:
-        _serving.pop(base_url, None)
+    _serving.pop(base_url, None)
 
 
 class InProcessClient(RolloutClient):

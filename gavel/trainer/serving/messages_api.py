@@ -9,33 +9,22 @@ the endpoint does not know is refused there, by its name. Anthropic's clients ad
 given OpenAI's asks `/v1/v1`, which is served too.
 """
 
-import itertools
 import json
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing
-from typing import Any
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Annotated, Any, ClassVar, Literal
 
+from pydantic import BeforeValidator, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.answers import BadRequest, Unthreaded, event, json_answer, object_of, shown, streamed_answer
+from gavel.trainer.serving.answers import Unthreaded, object_of
 from gavel.trainer.serving.chat import ChatCompletions
-from gavel.trainer.serving.chat_objects import Part, parts_of
-from gavel.trainer.serving.chat_request import (
-    STREAMED,
-    an_object,
-    check_types,
-    function_tools,
-    joined_text,
-    kind_of,
-    objects,
-    parts,
-    switch,
-    text,
-)
+from gavel.trainer.serving.chat_request import Given, Text, function_choice, function_tool, read
+from gavel.trainer.serving.translation import Answer, Part, parts_of, route
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 _DELTAS: dict[Part, tuple[str, str]] = {
@@ -43,13 +32,6 @@ _DELTAS: dict[Part, tuple[str, str]] = {
     "text": ("text_delta", "text"),
     "call": ("input_json_delta", "partial_json"),
 }
-
-
-def message(completion: Message) -> Message:
-    """The message that says what `completion` says."""
-    choice = completion["choices"][0]
-    content = [_block(*part) for part in parts_of(choice["message"])]
-    return _message(completion["model"], _usage(completion["usage"])) | {"content": content, **_stop(choice)}
 
 
 def _block(kind: Part, call: Message, text: str) -> Message:
@@ -79,59 +61,42 @@ def error_object(said: Message) -> Message:
     return {"type": "error", "error": {"type": kind, "message": fault["message"], **details}}
 
 
-class MessageStream:
-    """The message of a reply, while its chat completion arrives in chunks."""
+class MessageAnswer(Answer):
+    """A message, while its chat completion arrives in chunks."""
 
-    def __init__(self) -> None:
-        self._begun = False
-        self._open: tuple[Part, int] | None = None
-        """The open content block: its kind, and the index of its tool call in the reply."""
-        self._blocks = 0
-        self._stop: Message = {"stop_reason": "end_turn", "stop_sequence": None}
-        self._usage: Message = _usage({})
+    blocks = 0
 
-    async def events(self, chunks: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        async for chunk in chunks:
-            for made in self._events_of(chunk):
-                yield made
-        if self._begun:
-            for made in self._close():
-                yield made
-            yield {"type": "message_delta", "delta": self._stop, "usage": self._usage}
-            yield {"type": "message_stop"}
+    def whole(self, completion: Message) -> Message:
+        choice = completion["choices"][0]
+        content = [_block(*part) for part in parts_of(choice["message"])]
+        return _message(completion["model"], _usage(completion["usage"])) | {"content": content, **_stop(choice)}
 
-    def _events_of(self, chunk: Message) -> Iterator[Message]:
-        if chunk.get("usage"):
-            self._usage = _usage(chunk["usage"])
-        if not self._begun:
-            self._begun = True
-            yield {"type": "message_start", "message": _message(chunk["model"], self._usage)}
-        for choice in chunk["choices"]:
-            if choice.get("finish_reason"):
-                self._stop = _stop(choice)
-            for part in parts_of(choice["delta"]):
-                yield from self._grow(*part)
+    def failure(self, said: Message) -> Message:
+        return error_object(said)
 
-    def _grow(self, kind: Part, call: Message, text: str) -> Iterator[Message]:
-        if self._open != (kind, call.get("index", 0)):
-            yield from self._close()
-            self._open = (kind, call.get("index", 0))
-            yield {"type": "content_block_start", "index": self._blocks, "content_block": _block(kind, call, "")}
-        if text:
-            delta_type, field = _DELTAS[kind]
-            yield self._delta({"type": delta_type, field: text})
+    def begin(self, chunk: Message) -> Iterator[Message]:
+        yield {"type": "message_start", "message": _message(chunk["model"], _usage(self.usage))}
 
-    def _close(self) -> Iterator[Message]:
-        if self._open is None:
-            return
-        if self._open[0] == "reasoning":
+    def start(self, kind: Part, call: Message) -> Iterator[Message]:
+        yield {"type": "content_block_start", "index": self.blocks, "content_block": _block(kind, call, "")}
+
+    def more(self, kind: Part, text: str) -> Message:
+        delta_type, field = _DELTAS[kind]
+        return self._delta({"type": delta_type, field: text})
+
+    def stop(self, kind: Part) -> Iterator[Message]:
+        if kind == "reasoning":
             yield self._delta({"type": "signature_delta", "signature": ""})
-        yield {"type": "content_block_stop", "index": self._blocks}
-        self._blocks += 1
-        self._open = None
+        yield {"type": "content_block_stop", "index": self.blocks}
+        self.blocks += 1
+
+    def end(self) -> Iterator[Message]:
+        yield from self.close()
+        yield {"type": "message_delta", "delta": _stop(self.choice), "usage": _usage(self.usage)}
+        yield {"type": "message_stop"}
 
     def _delta(self, delta: Message) -> Message:
-        return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
+        return {"type": "content_block_delta", "index": self.blocks, "delta": delta}
 
 
 def _message(model: str, usage: Message) -> Message:
@@ -149,8 +114,7 @@ def _message(model: str, usage: Message) -> Message:
 
 def _stop(choice: Message) -> Message:
     """`stop_reason` of a chat choice is the stop sequence at which it ended, as vLLM has it."""
-    sequence: Any = choice.get("stop_reason")
-    if isinstance(sequence, str):
+    if isinstance(sequence := choice.get("stop_reason"), str):
         return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
     return {"stop_reason": _STOP_REASONS.get(choice["finish_reason"], "end_turn"), "stop_sequence": None}
 
@@ -164,138 +128,140 @@ def _usage(usage: Message) -> Message:
     }
 
 
-_INERT = {
-    "cache_control": dict,
-    "container": object,
-    "inference_geo": str,
-    "metadata": dict,
-    "service_tier": str,
-    "thinking": dict,
-}
-"""Accepted fields that do not affect sampling, with their types."""
-_TRANSLATED = {
-    "output_config",
-    "output_format",
-    "stop_sequences",
-    "stream",
-    "system",
-    "tool_choice",
-    "tools",
-}
-_ROLES = ("user", "assistant", "system")
-_TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+class _TextBlock(Given):
+    type: Literal["text"]
+    text: str
+
+
+class _Thinking(Given):
+    type: Literal["thinking", "redacted_thinking"]
+    thinking: str = ""
+
+
+class _ToolUse(Given):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class _ToolResult(Given):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: Text | None = None
+
+
+_AsBlocks = BeforeValidator(lambda given: [{"type": "text", "text": given}] if isinstance(given, str) else given)
+
+
+class _Reply(Given):
+    role: Literal["assistant"]
+    content: Annotated[list[Annotated[_TextBlock | _Thinking | _ToolUse, Field(discriminator="type")]], _AsBlocks]
+
+    def chat_messages(self) -> Iterator[Message]:
+        reply: Message = {"role": "assistant", "content": ""}
+        for block in self.content:
+            match block:
+                case _TextBlock():
+                    reply["content"] += block.text
+                case _Thinking():
+                    reply["reasoning_content"] = reply.get("reasoning_content", "") + block.thinking
+                case _ToolUse():
+                    function = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
+                    call = {"id": block.id, "type": "function", "function": function}
+                    reply.setdefault("tool_calls", []).append(call)
+        yield {name: value for name, value in reply.items() if value or name == "content"}
+
+
+class _Said(Given):
+    role: Literal["user", "system"]
+    content: Annotated[list[Annotated[_TextBlock | _ToolResult, Field(discriminator="type")]], _AsBlocks]
+
+    def chat_messages(self) -> Iterator[Message]:
+        for kind, same in groupby(self.content, type):
+            blocks = [*same]
+            if kind is _TextBlock:
+                yield {"role": self.role, "content": "".join(each.text for each in blocks if each.type == "text")}
+            for each in blocks:
+                if each.type == "tool_result":
+                    yield {"role": "tool", "tool_call_id": each.tool_use_id, "content": each.content or ""}
+
+
+class _Tool(Given):
+    type: Literal["custom"] | None = None
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class _ToolChoice(Given):
+    type: Literal["auto", "any", "none", "tool"]
+    name: str = ""
+    disable_parallel_tool_use: bool | None = None
+
+
+class _Format(Given):
+    json_schema: dict[str, Any] = Field(alias="schema")
+
+
+class _OutputConfig(Given):
+    format: _Format | None = None
+
+
+class _MessagesRequest(Given):
+    """What has another name or form in chat completions."""
+
+    model_config = ConfigDict(extra="allow")
+    inert = frozenset({"cache_control", "container", "inference_geo", "metadata", "service_tier", "thinking"})
+    remedies: ClassVar = {
+        "messages": 'Give text: [{"role": "user", "content": "…"}]; what a tool says is a tool_result of the user.',
+        "tools": "Offer tools with an input_schema alone.",
+    }
+
+    messages: Annotated[list[Annotated[_Reply | _Said, Field(discriminator="role")]], Field(min_length=1)]
+    system: Text = ""
+    tools: list[_Tool] | None = None
+    tool_choice: _ToolChoice | None = None
+    stop_sequences: list[Any] | None = None
+    output_format: _Format | None = None
+    output_config: _OutputConfig = _OutputConfig()
+    stream: bool = False
 
 
 def chat_request(body: Message) -> Message:
     """The chat request of `body`. Raises `BadRequest`."""
-    chat = {name: value for name, value in body.items() if name not in _INERT.keys() | _TRANSLATED}
-    check_types(body, _INERT)
     if body.get("thread") is not None:
         raise Unthreaded
-    if not body.get("messages"):
-        raise BadRequest("there are no messages", 'Give "messages": [{"role": "user", "content": "…"}].')
-    system = body.get("system")
-    opening = [{"role": "system", "content": joined_text(system, "system")}] if system else []
-    said = objects(body["messages"], "messages", "message")
-    chat["messages"] = opening + [
-        made for number, message in enumerate(said) for made in _chat_messages(number, message)
-    ]
-    if body.get("stop_sequences"):
-        if not isinstance(body["stop_sequences"], list):
-            raise BadRequest(f"stop_sequences is {kind_of(body['stop_sequences'])}", "Give a list of texts.")
-        chat["stop"] = body["stop_sequences"]
-    if body.get("tools"):
-        remedy = "Offer tools with an input_schema alone."
-        chat["tools"] = function_tools(body["tools"], "custom", "input_schema", remedy)
-    if body.get("tool_choice") is not None:
-        chat |= _tool_choice(an_object(body["tool_choice"], "tool_choice"))
-    form = body.get("output_format") or an_object(body.get("output_config") or {}, "output_config").get("format")
-    if form is not None:
-        schema = an_object(an_object(form, "the format").get("schema"), "the schema of the format")
-        chat["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}}
+    asked = read(_MessagesRequest, body)
+    chat: Message = {**(asked.model_extra or {})}
+    opening = [{"role": "system", "content": asked.system}] if asked.system else []
+    chat["messages"] = [*opening, *(made for each in asked.messages for made in each.chat_messages())]
+    if asked.stop_sequences:
+        chat["stop"] = asked.stop_sequences
+    if asked.tools:
+        chat["tools"] = [function_tool(each.name, each.description, each.input_schema) for each in asked.tools]
+    if choice := asked.tool_choice:
+        known = {"any": "required", "tool": function_choice(choice.name)}
+        chat["tool_choice"] = known.get(choice.type, choice.type)
+        if choice.disable_parallel_tool_use:
+            chat["parallel_tool_calls"] = False
+    if form := asked.output_format or asked.output_config.format:
+        named = {"name": "reply", "schema": form.json_schema}
+        chat["response_format"] = {"type": "json_schema", "json_schema": named}
     return chat
 
 
-def _chat_messages(number: int, message: Message) -> list[Message]:
-    where = f"message {number}"
-    role = text(message, "role", where)
-    if role not in _ROLES:
-        raise BadRequest(
-            f"{where} has the role {shown(role)}",
-            f"Known: {', '.join(_ROLES)}. What a tool says is a tool_result of the user's.",
+def routes(chat: ChatCompletions) -> list[Route]:
+    """The routes, with Anthropic's base URL and with OpenAI's."""
+
+    async def count(request: Request) -> Response:
+        return JSONResponse({"input_tokens": chat.prompt_tokens(chat_request(await object_of(request)))})
+
+    return [
+        each
+        for path in ("/v1/messages", "/v1/v1/messages")
+        for each in (
+            route(path, chat, lambda body: (chat_request(body), MessageAnswer())),
+            Route(f"{path}/count_tokens", count, methods=["POST"]),
         )
-    if not isinstance(message.get("content"), list):
-        return [{"role": role, "content": text(message, "content", where)}]
-    content = parts(message["content"], f"the content of {where}")
-    if role == "assistant":
-        return [_reply(where, content)]
-    made: list[Message] = []
-    for is_result, blocks in itertools.groupby(content, lambda block: block.get("type") == "tool_result"):
-        if not is_result:
-            made.append({"role": role, "content": joined_text(list(blocks), where)})
-            continue
-        for block in blocks:
-            result = joined_text(block.get("content") or "", where)
-            made.append({"role": "tool", "tool_call_id": text(block, "tool_use_id", where), "content": result})
-    return made
-
-
-def _reply(where: str, blocks: list[Message]) -> Message:
-    thinking = "".join(text(block, "thinking", where) for block in blocks if block.get("type") == "thinking")
-    texts = [block for block in blocks if block.get("type") not in ("thinking", "redacted_thinking", "tool_use")]
-    reply: Message = {"role": "assistant", "content": joined_text(texts, where)}
-    if thinking:
-        reply["reasoning_content"] = thinking
-    calls = [_call(where, block) for block in blocks if block.get("type") == "tool_use"]
-    return reply | {"tool_calls": calls} if calls else reply
-
-
-def _call(where: str, block: Message) -> Message:
-    given = an_object(block.get("input"), f"the input of a tool_use in {where}")
-    function = {"name": text(block, "name", where), "arguments": json.dumps(given, ensure_ascii=False)}
-    return {"id": text(block, "id", where), "type": "function", "function": function}
-
-
-def _tool_choice(choice: Message) -> Message:
-    fields: Message = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {}
-    kind = text(choice, "type", "tool_choice")
-    if kind == "tool":
-        name = text(choice, "name", "tool_choice")
-        return fields | {"tool_choice": {"type": "function", "function": {"name": name}}}
-    if kind not in _TOOL_CHOICES:
-        raise BadRequest(f"tool_choice={shown(choice)} is not supported here", "Known: auto, any, tool, none.")
-    return fields | {"tool_choice": _TOOL_CHOICES[kind]}
-
-
-class MessagesApi:
-    """The routes."""
-
-    def __init__(self, chat: ChatCompletions) -> None:
-        self._chat = chat
-        self.routes = [
-            route
-            for path in ("/v1/messages", "/v1/v1/messages")
-            for route in (
-                Route(path, self._create, methods=["POST"]),
-                Route(f"{path}/count_tokens", self._count, methods=["POST"]),
-            )
-        ]
-
-    async def _create(self, request: Request) -> Response:
-        body: Message = await object_of(request)
-        asked = chat_request(body)
-        if switch(body, "stream"):
-            failed: Callable[[Message], bytes] = lambda said: event(error_object(said), "error")  # noqa: E731
-            return await streamed_answer(request, self._events(asked), failed)
-        return await json_answer(request, self._message(asked))
-
-    async def _message(self, asked: Message) -> Message:
-        return message(await self._chat.complete(asked))
-
-    async def _events(self, asked: Message) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self._chat.stream(asked | STREAMED)) as chunks:
-            async for made in MessageStream().events(chunks):
-                yield event(made, made["type"])
-
-    async def _count(self, request: Request) -> Response:
-        return JSONResponse({"input_tokens": self._chat.prompt_tokens(chat_request(await object_of(request)))})
+    ]

@@ -8,7 +8,6 @@ capture whose key it has: `POST /v1/captures` -> {"api_key"}; `DELETE /v1/captur
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -26,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import Engine
 from gavel.trainer.policy.policy import Policy
+from gavel.trainer.serving import completions_api, messages_api, responses_api
 from gavel.trainer.serving.answers import (
     ANSWERED,
     EndpointError,
@@ -39,12 +39,9 @@ from gavel.trainer.serving.answers import (
 )
 from gavel.trainer.serving.capture import CaptureBook, UnknownCapture, captured_trajectory, current_capture, given_key
 from gavel.trainer.serving.chat import ChatCompletions
-from gavel.trainer.serving.chat_request import switch
-from gavel.trainer.serving.completions_api import CompletionsApi
 from gavel.trainer.serving.in_process import Served, no_longer_serve, serve_in_process
-from gavel.trainer.serving.listener import address_of, listen
-from gavel.trainer.serving.messages_api import MessagesApi, error_object
-from gavel.trainer.serving.responses_api import ResponsesApi
+from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
+from gavel.trainer.serving.messages_api import error_object
 
 _MAX_PATIENCE = 3600.0
 
@@ -71,32 +68,6 @@ class CaptureMiddleware:
                 await self._app(scope, receive, send)
             finally:
                 current_capture.reset(before)
-
-
-class CaptureApi:
-    """The routes that open and close captures."""
-
-    def __init__(self, captures: CaptureBook) -> None:
-        self._captures = captures
-        self.routes = [
-            Route("/v1/captures", self._open, methods=["POST"]),
-            Route("/v1/captures/{key}", self._close, methods=["DELETE"]),
-        ]
-
-    async def _open(self, request: Request) -> Response:
-        return JSONResponse({"api_key": self._captures.open()})
-
-    async def _close(self, request: Request) -> Response:
-        try:
-            patience = min(max(float(request.query_params.get("patience", "0")), 0.0), _MAX_PATIENCE)
-            capture = await self._captures.close(request.path_params["key"], patience)
-        except UnknownCapture as error:
-            return _unauthorized(error)
-        trajectory = captured_trajectory(capture.turns)
-        if capture.abandoned:
-            trajectory.metrics["turns_abandoned"] = capture.abandoned
-        content = f'{{"trajectory": {trajectory.to_json()}, "unfinished": {capture.in_flight}}}'
-        return Response(content, media_type="application/json")
 
 
 def _unauthorized(error: UnknownCapture) -> Response:
@@ -133,10 +104,11 @@ class EndpointServer:
                 Route("/v1/v1/models", self._models),  # Anthropic's client, given OpenAI's base URL
                 Route("/v1/models/{name:path}", self._one_model),
                 Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
-                *ResponsesApi(self.chat).routes,
-                *MessagesApi(self.chat).routes,
-                *CompletionsApi(self.chat).routes,
-                *CaptureApi(self._captures).routes,
+                *responses_api.routes(self.chat),
+                *messages_api.routes(self.chat),
+                *completions_api.routes(self.chat),
+                Route("/v1/captures", self._open_capture, methods=["POST"]),
+                Route("/v1/captures/{key}", self._close_capture, methods=["DELETE"]),
             ],
             middleware=[Middleware(CaptureMiddleware, captures=self._captures)],
             exception_handlers={404: _not_served, 405: _not_served, **dict.fromkeys(ANSWERED, _refused)},
@@ -144,14 +116,12 @@ class EndpointServer:
         config = uvicorn.Config(
             self._app, log_level="warning", lifespan="off", access_log=False, timeout_keep_alive=600
         )
-        self._server = uvicorn.Server(config)
+        started = threading.Event()
+        self._server = AnnouncedServer(config, started.set)
         self._thread = threading.Thread(target=self._run, args=(listener,), name="gavel-endpoint", daemon=True)
         self._thread.start()
-        deadline = time.monotonic() + _START_DEADLINE
-        while not self._server.started:
-            if time.monotonic() > deadline or not self._thread.is_alive():
-                raise EndpointError(f"the endpoint at {self.base_url} did not start")
-            time.sleep(0.01)
+        if not started.wait(_START_DEADLINE):
+            raise EndpointError(f"the endpoint at {self.base_url} did not start")
 
     def close(self) -> None:
         no_longer_serve(self.base_url)
@@ -197,9 +167,24 @@ class EndpointServer:
 
     async def _chat_completions(self, request: Request) -> Response:
         body = await object_of(request)
-        if switch(body, "stream"):
+        if body.get("stream"):
             return await streamed_answer(request, _events(self.chat.stream(body)))
         return await json_answer(request, self.chat.complete(body))
+
+    async def _open_capture(self, request: Request) -> Response:
+        return JSONResponse({"api_key": self._captures.open()})
+
+    async def _close_capture(self, request: Request) -> Response:
+        try:
+            patience = min(max(float(request.query_params.get("patience", "0")), 0.0), _MAX_PATIENCE)
+            capture = await self._captures.close(request.path_params["key"], patience)
+        except UnknownCapture as error:
+            return _unauthorized(error)
+        trajectory = captured_trajectory(capture.turns)
+        if capture.abandoned:
+            trajectory.metrics["turns_abandoned"] = capture.abandoned
+        content = f'{{"trajectory": {trajectory.to_json()}, "unfinished": {capture.in_flight}}}'
+        return Response(content, media_type="application/json")
 
 
 async def _not_served(request: Request, error: Exception) -> Response:

@@ -5,164 +5,174 @@ tokens too.
     function_call_output                                 ->   one tool message
 
 Fields that both APIs have pass through, so what the endpoint does not know is refused there, by its name. A
-conversation holds the messages of the one before it, so a chain of responses stores each message once. In a stream an
-item is done when the next one begins, so no two are open at once.
+conversation holds the messages of the one before it, so a chain of responses stores each message once.
 """
 
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import aclosing
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
-from starlette.requests import Request
-from starlette.responses import Response
+from pydantic import BeforeValidator, ConfigDict, Field
 from starlette.routing import Route
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.answers import BadRequest, event, json_answer, object_of, shown, streamed_answer
+from gavel.trainer.serving.answers import BadRequest, shown
 from gavel.trainer.serving.chat import ChatCompletions
-from gavel.trainer.serving.chat_objects import Part, parts_of
-from gavel.trainer.serving.chat_request import (
-    STREAMED,
-    an_object,
-    check_types,
-    function_tools,
-    joined_text,
-    objects,
-    switch,
-    text,
-)
+from gavel.trainer.serving.chat_request import Given, Off, Text, function_choice, function_tool, read
+from gavel.trainer.serving.translation import Answer, Part, route
 
-_ROLES = ("user", "assistant", "system", "developer")
-_TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
-_INERT = {
-    "include": list,
-    "max_tool_calls": int,
-    "metadata": dict,
-    "moderation": object,
-    "prompt_cache_key": str,
-    "prompt_cache_options": dict,
-    "prompt_cache_retention": str,
-    "reasoning": dict,
-    "safety_identifier": str,
-    "service_tier": str,
-    "store": bool,
-    "stream_options": dict,
-    "user": str,
-}
-"""Accepted fields that do not affect sampling, with their types."""
-_TRANSLATED = {
-    "background",
-    "input",
-    "instructions",
-    "previous_response_id",
-    "stream",
-    "text",
-    "tool_choice",
-    "tools",
-    "truncation",
-}
+
+class _Reasoning(Given):
+    type: Literal["reasoning"]
+    content: Text | None = None
+    summary: Text | None = None
+
+
+class _Said(Given):
+    type: Literal["message"]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Text
+
+
+class _FunctionCall(Given):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str | dict[str, Any]
+
+
+class _FunctionOutput(Given):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Text
+
+
+def _with_type(item: Any) -> Any:
+    return item | {"type": item.get("type") or "message"} if isinstance(item, dict) else item
+
+
+_Item = Annotated[
+    Annotated[_Reasoning | _Said | _FunctionCall | _FunctionOutput, Field(discriminator="type")],
+    BeforeValidator(_with_type),
+]
+
+
+class _Input(Given):
+    remedies: ClassVar = {"input": "Known: message, function_call, function_call_output, reasoning, item_reference."}
+    input: list[_Item]
+
+
+class _Tool(Given):
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class _NamedFunction(Given):
+    remedies: ClassVar = {
+        "type": "Known as tool_choice: auto, none, required, a function. To allow some tools alone, offer these alone."
+    }
+    type: Literal["function"]
+    name: str
+
+
+class _TextSettings(Given):
+    format: dict[str, Any] | None = None
+
+
+class _ResponsesRequest(Given):
+    """What has another name or form in chat completions."""
+
+    model_config = ConfigDict(extra="allow")
+    inert = frozenset({"max_tool_calls", "metadata", "moderation", "prompt_cache_key", "prompt_cache_options"}) | {
+        *("prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "stream_options", "user"),
+    }
+    remedies: ClassVar = {
+        "tools": "Offer function tools alone.",
+        "top_logprobs": "Log-probs are not served here: ask /v1/chat/completions for them.",
+        "truncation": "Nothing is cut: leave truncation out.",
+    }
+
+    background: Off = None
+    include: list[Any] | None = None
+    input: Any = None
+    instructions: Any = None
+    previous_response_id: str | None = None
+    store: bool = True
+    stream: bool = False
+    text: _TextSettings = _TextSettings()
+    tool_choice: str | dict[str, Any] | None = None
+    tools: list[_Tool] | None = None
+    top_logprobs: Off = None
+    truncation: Literal["disabled"] | None = None
 
 
 def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Message]) -> Message:
     """The chat request of `body`, whose conversation is `earlier` and then `items`. Raises `BadRequest`."""
-    _check(body)
-    chat = {name: value for name, value in body.items() if name not in _INERT.keys() | _TRANSLATED}
-    opening = chat_messages(input_items(body, "instructions", "system")) if body.get("instructions") else []
-    chat["messages"] = [*opening, *earlier, *chat_messages(items)]
-    if body.get("tools"):
-        chat["tools"] = function_tools(body["tools"], "function", "parameters", "Offer function tools alone.")
-    if body.get("tool_choice") is not None:
-        chat["tool_choice"] = _tool_choice(body["tool_choice"])
-    form = an_object(an_object(body.get("text") or {}, "text").get("format") or {"type": "text"}, "the format of text")
-    kind = text(form, "type", "the format of text")
-    if kind == "json_schema":
-        named = {name: form[name] for name in ("name", "description", "schema", "strict") if name in form}
-        chat["response_format"] = {"type": "json_schema", "json_schema": named}
-    elif kind != "text":
-        chat["response_format"] = form
+    asked = read(_ResponsesRequest, body)
+    if "message.output_text.logprobs" in (asked.include or ()):
+        raise BadRequest("log-probs of a response's text are not served here", "Ask /v1/chat/completions for them.")
+    chat: Message = {**(asked.model_extra or {})}
+    chat["messages"] = [*chat_messages(input_items(body, "instructions", "system")), *earlier, *chat_messages(items)]
+    if asked.tools:
+        chat["tools"] = [function_tool(each.name, each.description, each.parameters) for each in asked.tools]
+    if (choice := asked.tool_choice) is not None:
+        chat["tool_choice"] = choice if isinstance(choice, str) else function_choice(read(_NamedFunction, choice).name)
+    match asked.text.format:
+        case None | {"type": "text"}:
+            pass
+        case {"type": "json_schema"} as form:
+            named = {name: form[name] for name in ("name", "description", "schema", "strict") if name in form}
+            chat["response_format"] = {"type": "json_schema", "json_schema": named}
+        case form:
+            chat["response_format"] = form
     return chat
 
 
-def input_items(body: Message, name: str = "input", role: str = "user") -> list[Message]:
-    """The items of a field, which may be plain text of a role."""
+def input_items(body: Message, name: str = "input", role: str = "user") -> list[Any]:
+    """The items of a field, which may be plain text of a role. Raises `BadRequest`."""
     given: Any = body.get(name)
     if isinstance(given, str):
-        return [{"role": role, "content": given}]
-    return [] if given is None else objects(given, name, f"{name} item")
+        return [{"role": role, "content": given}] if given or name == "input" else []
+    if not isinstance(given, list | None):
+        raise BadRequest(f"{name} is {shown(given)}", "Give a text, or a list of items: [{…}].")
+    return given or []
 
 
 def chat_messages(items: Sequence[Message]) -> list[Message]:
-    """The messages of input items; what one reply consists of becomes one assistant message."""
+    """The messages of input items; what one reply consists of becomes one assistant message. Raises `BadRequest`."""
     messages: list[Message] = []
     reply: Message | None = None
     """The assistant message that the next item may still belong to."""
-    for number, item in enumerate(items):
-        kind, where = item.get("type") or "message", f"input item {number}"
-        if kind == "reasoning":
-            reply = {
-                "role": "assistant",
-                "content": "",
-                "reasoning_content": joined_text(item.get("content") or item.get("summary") or [], where, _TEXT_PARTS),
-            }
+    for item in read(_Input, {"input": items}).input:
+        match item:
+            case _FunctionOutput():
+                reply = None
+                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
+                continue
+            case _Said(role="user" | "system" | "developer"):
+                reply = None
+                messages.append({"role": item.role, "content": item.content})
+                continue
+            case _Said():
+                follows = reply is not None and not reply["content"] and "tool_calls" not in reply
+            case _:
+                follows = reply is not None and isinstance(item, _FunctionCall)
+        if reply is None or not follows:
+            reply = {"role": "assistant", "content": ""}
             messages.append(reply)
-        elif kind == "function_call":
-            if reply is None:
-                reply = {"role": "assistant", "content": ""}
-                messages.append(reply)
-            given = item.get("arguments")
-            arguments = given if isinstance(given, dict) else text(item, "arguments", where)
-            function: Message = {"name": text(item, "name", where), "arguments": arguments}
-            call_id = text(item, "call_id", where)
-            reply.setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
-        elif kind == "message" and text(item, "role", where) == "assistant":
-            if reply is None or reply["content"] or "tool_calls" in reply:
-                reply = {"role": "assistant", "content": ""}
-                messages.append(reply)
-            reply["content"] = joined_text(item.get("content"), where, _TEXT_PARTS)
-        elif kind == "message":
-            reply = None
-            if item["role"] not in _ROLES:
-                raise BadRequest(
-                    f"{where} has the role {shown(item['role'])}",
-                    f"Known: {', '.join(_ROLES)}. What a tool says is a function_call_output.",
-                )
-            messages.append({"role": item["role"], "content": joined_text(item.get("content"), where, _TEXT_PARTS)})
-        elif kind == "function_call_output":
-            reply = None
-            call_id = text(item, "call_id", where)
-            said = joined_text(item.get("output"), f"the output of {where}", _TEXT_PARTS)
-            messages.append({"role": "tool", "tool_call_id": call_id, "content": said})
-        else:
-            raise BadRequest(
-                f"{where} is of type {shown(kind)}, which is not supported here",
-                "Known: message, function_call, function_call_output, reasoning, item_reference.",
-            )
+        match item:
+            case _Reasoning():
+                reply["reasoning_content"] = item.content or item.summary or ""
+            case _FunctionCall():
+                function = {"name": item.name, "arguments": item.arguments}
+                call = {"id": item.call_id, "type": "function", "function": function}
+                reply.setdefault("tool_calls", []).append(call)
+            case _Said():
+                reply["content"] = item.content
     return messages
-
-
-def _tool_choice(choice: Any) -> Any:
-    if isinstance(choice, str):
-        return choice
-    if an_object(choice, "tool_choice").get("type") != "function":
-        raise BadRequest(
-            f"tool_choice={shown(choice)} is not supported here",
-            "Known: auto, none, required, a function. To allow some tools alone, offer these alone.",
-        )
-    return {"type": "function", "function": {"name": text(choice, "name", "tool_choice")}}
-
-
-def _check(body: Message) -> None:
-    check_types(body, _INERT)
-    if "message.output_text.logprobs" in (body.get("include") or ()) or body.get("top_logprobs"):
-        raise BadRequest("log-probs of a response's text are not served here", "Ask /v1/chat/completions for them.")
-    if body.get("background"):
-        raise BadRequest("background=True is not supported here", "Leave background out.")
-    if body.get("truncation") not in (None, "disabled"):
-        raise BadRequest(
-            f"truncation={shown(body['truncation'])} is not supported here", "Nothing is cut: leave truncation out."
-        )
 
 
 _ECHOED = {
@@ -187,272 +197,186 @@ _ECHOED = {
     "user": None,
 }
 """Fields of a request that its response repeats, and what they are where it has none."""
-
-
-def new_id(kind: str) -> str:
-    """An id as OpenAI's: the kind (`resp`, `rs`, `msg`, `fc`) and what tells it from all others."""
-    return f"{kind}_{uuid.uuid4().hex}"
-
-
-def response_object(request: Message, model: str, response_id: str, created: int) -> Message:
-    """A response in progress, without output."""
-    echoed = {name: default if request.get(name) is None else request[name] for name, default in _ECHOED.items()}
-    return {
-        "id": response_id,
-        "object": "response",
-        "created_at": created,
-        "status": "in_progress",
-        "error": None,
-        "incomplete_details": None,
-        "model": model,
-        "output": [],
-        "usage": None,
-        **echoed,
-    }
-
-
-_ID_KINDS: dict[Part, str] = {"reasoning": "rs", "text": "msg", "call": "fc"}
-
-
-def output_item(kind: Part, item_id: str, call: Message, text: str | None) -> Message:
-    """`text` None: it has just begun."""
-    own: Message = {"id": item_id, "status": "in_progress" if text is None else "completed"}
-    match kind:
-        case "reasoning":
-            content = [{"type": "reasoning_text", "text": text}] if text else []
-            return own | {"type": "reasoning", "summary": [], "content": content}
-        case "text":
-            content = [] if text is None else [text_part(text)]
-            return own | {"type": "message", "role": "assistant", "content": content}
-        case "call":
-            name = (call.get("function") or {}).get("name") or ""
-            return own | {
-                "type": "function_call",
-                "call_id": call.get("id") or "",
-                "name": name,
-                "arguments": text or "",
-            }
-
-
-def text_part(text: str) -> Message:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _usage(usage: Message) -> Message:
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
-    return {
-        "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
-        "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": thought},
-        "total_tokens": usage["total_tokens"],
-    }
-
-
 _STORED = 4096
 """Responses that are kept; of more, the one that was used least recently is forgotten."""
 
 
 class ResponseStore:
-    """The conversations of responses, without their instructions."""
+    """The conversations of responses, without their instructions, and their output items by id."""
 
     def __init__(self) -> None:
-        self._conversations: OrderedDict[str, list[Message]] = OrderedDict()
-        self._items: dict[str, Message] = {}
-        self._items_of: dict[str, list[str]] = {}
+        self._responses: OrderedDict[str, tuple[list[Message], dict[str, Message]]] = OrderedDict()
 
     def add(self, response_id: str, conversation: Sequence[Message], output: Sequence[Message]) -> None:
         """`conversation` ends with the reply, whose items are `output`."""
-        self._conversations[response_id] = list(conversation)
-        self._items_of[response_id] = [item["id"] for item in output]
-        self._items |= {item["id"]: item for item in output}
-        while len(self._conversations) > _STORED:
-            oldest, _ = self._conversations.popitem(last=False)
-            for item_id in self._items_of.pop(oldest):
-                del self._items[item_id]
+        self._responses[response_id] = [*conversation], {item["id"]: item for item in output}
+        while len(self._responses) > _STORED:
+            self._responses.popitem(last=False)
 
-    def conversation(self, response_id: str | None) -> list[Message]:
+    def conversation(self, response_id: Any) -> list[Message]:
         """The messages up to a response; none for None. Raises `BadRequest` for one that is not stored."""
         if response_id is None:
             return []
-        if not isinstance(response_id, str) or response_id not in self._conversations:
-            raise BadRequest(
-                f"previous_response_id={shown(response_id)} is not stored here",
-                "Send the whole conversation as input, and do not set store to false.",
-            )
-        self._conversations.move_to_end(response_id)
-        return self._conversations[response_id]
+        if not isinstance(response_id, str) or response_id not in self._responses:
+            raise _not_stored(f"previous_response_id={shown(response_id)}", "the whole conversation as input")
+        self._responses.move_to_end(response_id)
+        return self._responses[response_id][0]
 
-    def resolved(self, items: Sequence[Message]) -> list[Message]:
+    def resolved(self, items: Sequence[Any]) -> list[Any]:
         """`items` with those that they refer to. Raises `BadRequest` for one that is not stored."""
-        return [
-            self._item(text(item, "id", "an item_reference")) if item.get("type") == "item_reference" else item
-            for item in items
-        ]
+        refers: Callable[[Any], bool] = lambda item: isinstance(item, dict) and item.get("type") == "item_reference"  # noqa: E731
+        return [self._item(str(item.get("id"))) if refers(item) else item for item in items]
 
     def _item(self, item_id: str) -> Message:
-        if item_id not in self._items:
-            raise BadRequest(
-                f"the item {item_id!r} is not stored here", "Send the item itself, and do not set store to false."
-            )
-        return self._items[item_id]
+        for _, output in reversed(self._responses.values()):
+            if item_id in output:
+                return output[item_id]
+        raise _not_stored(f"the item {shown(item_id)}", "the item itself")
 
 
-_EVENTS: dict[Part, str] = {
-    "reasoning": "reasoning_text",
-    "text": "output_text",
-    "call": "function_call_arguments",
-}
+def _not_stored(what: str, instead: str) -> BadRequest:
+    return BadRequest(f"{what} is not stored here", f"Send {instead}, and do not set store to false.")
+
+
+_ID_KINDS: dict[Part, str] = {"reasoning": "rs", "text": "msg", "call": "fc"}
+_EVENTS: dict[Part, str] = {"reasoning": "reasoning_text", "text": "output_text", "call": "function_call_arguments"}
 _LOGPROBS: dict[Part, Message] = {"text": {"logprobs": []}}
 """A field that clients expect of a text's events."""
 
 
-class ResponseStream:
+def _new_id(kind: str) -> str:
+    return f"{kind}_{uuid.uuid4().hex}"
+
+
+class ResponseAnswer(Answer):
     """The response to a request, while its chat completion arrives in chunks."""
 
-    def __init__(self, request: Message, response_id: str) -> None:
-        self._request = request
-        self._response_id = response_id
-        self._begun: Message | None = None
+    def __init__(self, request: Message, done: Callable[[Message], None] = lambda response: None) -> None:
+        """`done` takes the whole response before it is sent."""
+        super().__init__()
+        self._request, self._done = request, done
+        self._response: Message = {}
         self._items: list[Message] = []
-        self._open: tuple[Part, int] | None = None
-        """The kind of the item that grows, and the index of its tool call in the reply."""
         self._id, self._text = "", ""
         self._call: Message = {}
         self._sent = 0
-        self._finish_reason: str | None = None
-        self._usage: Message | None = None
 
     async def events(self, chunks: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """The events, numbered; the last one holds the whole response."""
-        async for chunk in chunks:
-            for each in self._events_of(chunk):
-                yield self._numbered(each)
-        for each in self._last_events():
+        async for each in super().events(chunks):
             yield self._numbered(each)
 
-    def response(self, completion: Message) -> Message:
-        """The response that says what a whole completion says."""
+    def whole(self, completion: Message) -> Message:
         choice = completion["choices"][0]
         chunk = completion | {"choices": [choice | {"delta": choice["message"]}]}
-        *_, last = (*self._events_of(chunk), *self._last_events())
+        *_, last = (*self.take(chunk), *self.end())
         return last["response"]
 
-    def failure(self, code: str, message: str, **others: Any) -> Message:
-        """The event that ends a stream which cannot go on, of the fields of an error object."""
-        return self._numbered({"type": "error", "code": code, "message": message, "param": None})
+    def failure(self, said: Message) -> Message:
+        fault = said["error"]
+        return self._numbered({"type": "error", "code": fault["code"], "message": fault["message"], "param": None})
 
     def _numbered(self, event: Message) -> Message:
         self._sent += 1
         return event | {"sequence_number": self._sent - 1}
 
-    def _events_of(self, chunk: Message) -> Iterator[Message]:
-        if self._begun is None:
-            self._begun = response_object(self._request, chunk["model"], self._response_id, chunk["created"])
-            yield {"type": "response.created", "response": self._begun}
-            yield {"type": "response.in_progress", "response": self._begun}
-        self._usage = chunk.get("usage") or self._usage
-        for choice in chunk["choices"]:
-            self._finish_reason = choice.get("finish_reason") or self._finish_reason
-            for part in parts_of(choice["delta"]):
-                yield from self._grow(*part)
-
-    def _last_events(self) -> Iterator[Message]:
-        if self._begun is None:
-            return
-        if self._open is None or self._open[0] == "reasoning":  # a reply always has a message or a tool call
-            yield from self._grow("text", {}, "")
-        yield from self._close()
-        cut = self._finish_reason == "length"
-        if cut:
-            self._items[-1] = self._items[-1] | {"status": "incomplete"}
-        status = "incomplete" if cut else "completed"
-        response = self._begun | {
-            "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "output": self._items,
-            "usage": self._usage and _usage(self._usage),
+    def begin(self, chunk: Message) -> Iterator[Message]:
+        asked = {name: value for name, value in self._request.items() if value is not None}
+        self._response = {
+            "id": _new_id("resp"),
+            "object": "response",
+            "created_at": chunk["created"],
+            "status": "in_progress",
+            "error": None,
+            "incomplete_details": None,
+            "model": chunk["model"],
+            "output": [],
+            "usage": None,
+            **{name: asked.get(name, default) for name, default in _ECHOED.items()},
         }
-        yield {"type": f"response.{status}", "response": response}
+        yield {"type": "response.created", "response": self._response}
+        yield {"type": "response.in_progress", "response": self._response}
 
-    def _grow(self, kind: Part, call: Message, text: str) -> Iterator[Message]:
-        item: tuple[Part, int] = kind, call.get("index", 0)
-        if self._open != item:
-            yield from self._close()
-            self._open, self._id, self._call, self._text = item, new_id(_ID_KINDS[kind]), call, ""
-            yield self._event("output_item.added", item=output_item(kind, self._id, call, None))
-            if kind != "call":
-                yield self._in_item("content_part.added", part=self._part(kind))
-        if text:
-            self._text += text
-            yield self._in_item(f"{_EVENTS[kind]}.delta", delta=text, **_LOGPROBS.get(kind, {}))
+    def start(self, kind: Part, call: Message) -> Iterator[Message]:
+        self._id, self._call, self._text = _new_id(_ID_KINDS[kind]), call, ""
+        yield self._event("output_item.added", item=self._item(kind, "in_progress"))
+        if kind != "call":
+            yield self._event("content_part.added", kind, part=self._part(kind))
 
-    def _close(self) -> Iterator[Message]:
-        if self._open is None:
-            return
-        kind, done = self._open[0], f"{_EVENTS[self._open[0]]}.done"
-        item = output_item(kind, self._id, self._call, self._text)
+    def more(self, kind: Part, text: str) -> Message:
+        self._text += text
+        return self._event(f"{_EVENTS[kind]}.delta", kind, delta=text, **_LOGPROBS.get(kind, {}))
+
+    def stop(self, kind: Part) -> Iterator[Message]:
+        item, done = self._item(kind, "completed"), f"{_EVENTS[kind]}.done"
         if kind == "call":
-            yield self._in_item(done, arguments=self._text, name=item["name"])
+            yield self._event(done, kind, arguments=self._text, name=item["name"])
         else:
-            yield self._in_item(done, text=self._text, **_LOGPROBS.get(kind, {}))
-            yield self._in_item("content_part.done", part=self._part(kind))
+            yield self._event(done, kind, text=self._text, **_LOGPROBS.get(kind, {}))
+            yield self._event("content_part.done", kind, part=self._part(kind))
         yield self._event("output_item.done", item=item)
         self._items.append(item)
-        self._open = None
+
+    def end(self) -> Iterator[Message]:
+        if self.item is None or self.item[0] == "reasoning":  # a reply always has a message or a tool call
+            yield from self.grow("text", {}, "")
+        yield from self.close()
+        status, details = "completed", None
+        if self.choice["finish_reason"] == "length":
+            status, details = "incomplete", {"reason": "max_output_tokens"}
+            self._items[-1] = self._items[-1] | {"status": status}
+        done = {"status": status, "incomplete_details": details, "output": self._items, "usage": _usage(self.usage)}
+        self._done(self._response | done)
+        yield {"type": f"response.{status}", "response": self._response | done}
+
+    def _item(self, kind: Part, status: str) -> Message:
+        own: Message = {"id": self._id, "status": status}
+        match kind:
+            case "reasoning":
+                return own | {"type": "reasoning", "summary": [], "content": [self._part(kind)] if self._text else []}
+            case "text":
+                content = [] if status == "in_progress" else [self._part(kind)]
+                return own | {"type": "message", "role": "assistant", "content": content}
+            case "call":
+                name, call_id = (self._call.get("function") or {}).get("name") or "", self._call.get("id") or ""
+                return own | {"type": "function_call", "call_id": call_id, "name": name, "arguments": self._text}
 
     def _part(self, kind: Part) -> Message:
-        return text_part(self._text) if kind == "text" else {"type": "reasoning_text", "text": self._text}
+        if kind == "reasoning":
+            return {"type": "reasoning_text", "text": self._text}
+        return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
 
-    def _event(self, kind: str, **fields: Any) -> Message:
-        return {"type": f"response.{kind}", "output_index": len(self._items), **fields}
+    def _event(self, name: str, within: Part | None = None, /, **fields: Any) -> Message:
+        """An event of the open item, or, with its kind, `within` it."""
+        place: Message = {} if within is None else {"item_id": self._id}
+        if within in ("reasoning", "text"):
+            place["content_index"] = 0
+        return {"type": f"response.{name}", "output_index": len(self._items), **place, **fields}
 
-    def _in_item(self, kind: str, **fields: Any) -> Message:
-        within = {} if self._open is None or self._open[0] == "call" else {"content_index": 0}
-        return self._event(kind, item_id=self._id, **within, **fields)
+
+def _usage(usage: Message) -> Message:
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage["total_tokens"],
+    }
 
 
-class ResponsesApi:
-    """The route, and the responses that later ones go on from."""
+def routes(chat: ChatCompletions) -> list[Route]:
+    """The route, whose responses later ones can go on from."""
+    store = ResponseStore()
 
-    def __init__(self, chat: ChatCompletions) -> None:
-        self._chat = chat
-        self._store = ResponseStore()
-        self.routes = [Route("/v1/responses", self._create, methods=["POST"])]
-
-    async def _create(self, request: Request) -> Response:
-        body: Message = await object_of(request)
-        earlier = self._store.conversation(body.get("previous_response_id"))
-        items = self._store.resolved(input_items(body))
+    def translate(body: Message) -> tuple[Message, Answer]:
+        earlier = store.conversation(body.get("previous_response_id"))
+        items = store.resolved(input_items(body))
         asked = chat_request(body, earlier, items)
-        conversation = [*earlier, *chat_messages(items)]
-        if switch(body, "stream"):
-            stream = ResponseStream(body, new_id("resp"))
-            events = self._events(body, conversation, stream, asked)
-            return await streamed_answer(request, events, lambda said: _event(stream.failure(**said["error"])))
-        return await json_answer(request, self._response(body, conversation, asked))
 
-    async def _response(self, body: Message, conversation: list[Message], asked: Message) -> Message:
-        made = ResponseStream(body, new_id("resp")).response(await self._chat.complete(asked))
-        self._remember(body, conversation, made)
-        return made
+        def remember(made: Message) -> None:
+            if body.get("store") is not False:
+                said = [*chat_messages(items), *chat_messages(made["output"])]
+                store.add(made["id"], [*earlier, *said], made["output"])
 
-    async def _events(
-        self, body: Message, conversation: list[Message], stream: ResponseStream, asked: Message
-    ) -> AsyncGenerator[bytes, None]:
-        """The response of the last event is stored before it is sent."""
-        async with aclosing(self._chat.stream(asked | STREAMED)) as chunks:
-            async for made in stream.events(chunks):
-                if made["type"] in ("response.completed", "response.incomplete"):
-                    self._remember(body, conversation, made["response"])
-                yield _event(made)
+        return asked, ResponseAnswer(body, remember)
 
-    def _remember(self, body: Message, conversation: list[Message], made: Message) -> None:
-        if body.get("store") is not False:
-            output = made["output"]
-            self._store.add(made["id"], [*conversation, *chat_messages(output)], output)
-
-
-def _event(made: Message) -> bytes:
-    return event(made, made["type"])
+    return [route("/v1/responses", chat, translate)]

@@ -13,7 +13,7 @@ import hashlib
 import json
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -93,7 +93,11 @@ def plain_message(message: Message) -> Message:
     if not plain.get("reasoning_content", True):
         del plain["reasoning_content"]
     if calls := plain.pop("tool_calls", None):
-        plain["tool_calls"] = [_plain_call(call) for call in calls]
+        named = [(call.get("id"), call["function"]["name"], call["function"]["arguments"]) for call in calls]
+        plain["tool_calls"] = [
+            {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for call_id, name, arguments in named
+        ]
     return plain
 
 
@@ -101,36 +105,18 @@ def digest(value: object) -> bytes:
     return hashlib.sha256(json.dumps(value).encode()).digest()
 
 
-def _plain_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {
-        "id": call.get("id"),
-        "type": "function",
-        "function": {"name": function["name"], "arguments": function["arguments"]},
-    }
-
-
 def _same_json(arguments: Any) -> str:
-    """One text for all JSON texts of the same arguments; what is no JSON stands for itself."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except ValueError:
-            return f"text {arguments}"
-    return json.dumps(_same_numbers(arguments), sort_keys=True)
+    """One text for all JSON texts of the same arguments, where 3.0 is 3; what is no JSON stands for itself."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    try:
+        return json.dumps(json.loads(text or "{}", parse_float=_number), sort_keys=True)
+    except ValueError:
+        return f"text {text}"
 
 
-def _same_numbers(value: Any) -> Any:
-    """Numbers as JavaScript writes them: 3.0 is 3."""
-    match value:
-        case dict():
-            return {name: _same_numbers(each) for name, each in cast("dict[str, Any]", value).items()}
-        case list():
-            return [_same_numbers(each) for each in cast("list[Any]", value)]
-        case float() if value.is_integer():
-            return int(value)
-        case _:
-            return value
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 _REMEMBERED_TURNS = 8192
@@ -189,23 +175,19 @@ class TurnCache:
         """The prompt of the next assistant turn, in the chat format of the request."""
         chat = chat or ChatFormat(self._renderer)
         messages = [plain_message(message) for message in messages]
-        last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=None)
-        turn = None if last is None else self._turn(messages[: last + 1], messages[last + 1 :])
-        if last is None or turn is None:
-            return Prompt(self._render(messages, tools, chat), False)
-        known = turn.ids.get(_offered(tools, chat))
-        if known is None:
-            return Prompt(self._render(messages, tools, chat), True)
-        if last + 1 == len(messages):
-            return Prompt(self._asked_again(known, self._render(messages, tools, chat), chat), True)
-        bridged = chat.renderer.bridge_to_next_turn(
-            *known,
-            messages[last + 1 :],  # type: ignore[arg-type]
-            tools=tools,  # type: ignore[arg-type]
-        )
-        if bridged is not None:
-            return Prompt(list(bridged.token_ids), True)
-        return Prompt(self._splice(known[0] + known[1], self._render(messages, tools, chat), chat), True)
+        last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
+        following = messages[last + 1 :]
+        turn = self._turn(messages[: last + 1], following) if last >= 0 else None
+        known = turn and turn.ids.get(_offered(tools, chat))
+        if known and following:
+            bridged = chat.renderer.bridge_to_next_turn(*known, following, tools=tools)  # type: ignore[arg-type]
+            if bridged is not None:
+                return Prompt(list(bridged.token_ids), True)
+        rendered = self._render(messages, tools, chat)
+        if known:
+            go_on = self._splice if following else self._asked_again
+            rendered = go_on(known[0] + known[1], rendered, chat)
+        return Prompt(rendered, turn is not None)
 
     def sampled(
         self,
@@ -247,12 +229,8 @@ class TurnCache:
         key = digest(messages) + _offered(tools, chat)
         opening = self._openings.get(key)
         if opening is None:
-            rendered = chat.renderer.render_ids(
-                messages,  # type: ignore[arg-type]
-                tools=tools,  # type: ignore[arg-type]
-                add_generation_prompt=True,
-            )
-            opening = list(rendered)
+            asked: Any = {"tools": tools, "add_generation_prompt": True}
+            opening = list(chat.renderer.render_ids(messages, **asked))  # type: ignore[arg-type]
             if len(opening) > self._max_context:
                 return opening
             self._openings[key] = opening
@@ -261,11 +239,10 @@ class TurnCache:
             self._openings.popitem(last=False)
         return opening
 
-    def _asked_again(self, known: tuple[list[int], list[int]], rendered: list[int], chat: ChatFormat) -> list[int]:
+    def _asked_again(self, sampled: list[int], rendered: list[int], chat: ChatFormat) -> list[int]:
         """The sampled tokens, and what opens another turn of the assistant after them; `rendered` if a turn that was
         cut has no end."""
         ends = [at for at, token in enumerate(rendered, 1) if token in chat.stop_ids]
-        sampled = known[0] + known[1]
         return sampled + rendered[ends[-1] :] if ends and sampled[-1] in chat.stop_ids else rendered
 
     def _splice(self, sampled: list[int], rendered: list[int], chat: ChatFormat) -> list[int]:

@@ -9,7 +9,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from gavel.trainer.engines.protocol import Engine, EngineError, Sampled, SamplingRequest
 
@@ -34,43 +34,32 @@ async def sample_turn(
 
     future = await _submitted(engine, replace(request, on_tokens=on_tokens))
     future.add_done_callback(lambda _: news.put_nowait(None))
-    turn = _Turn()
-    try:
-        while (piece := await news.get()) is not None:
-            if turn.extend(piece, ends):
-                return _finite(turn.sampled())
-            if heard is not None and news.empty():
-                heard(turn.sampled())
-        whole = _finite(future.result())
-        return turn.sampled() if turn.extend(whole, ends, len(turn.token_ids)) else whole
-    finally:
-        future.cancel()  # no effect on one that is done
+    turn = Sampled([], [], "stop", 0)
 
-
-@dataclass(slots=True)
-class _Turn:
-    """A turn so far."""
-
-    token_ids: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-    version: int = 0
-    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
-    redrawn: int = 0
-
-    def extend(self, piece: Sampled, ends: Sequence[StopCheck], start: int = 0) -> bool:
-        """Appends the tokens of a piece from `start` on, up to the one that ends the turn; whether there was one."""
-        self.version = piece.adapter_version
-        self.redrawn = piece.redrawn if start else self.redrawn + piece.redrawn
-        for at, token in enumerate(piece.token_ids[start:], start):
-            self.token_ids.append(token)
-            self.logprobs.append(piece.logprobs[at])
-            self.top_logprobs += piece.top_logprobs[at : at + 1]
-            if any(end(self.token_ids) for end in ends):
+    def ends_with(piece: Sampled) -> bool:
+        """Appends a piece up to the token that ends the turn; whether there was one."""
+        nonlocal turn
+        turn = replace(turn, adapter_version=piece.adapter_version, redrawn=piece.redrawn)
+        for at in range(len(piece.token_ids)):
+            turn.token_ids.append(piece.token_ids[at])
+            turn.logprobs.append(piece.logprobs[at])
+            turn.top_logprobs.extend(piece.top_logprobs[at : at + 1])
+            if any(end(turn.token_ids) for end in ends):
                 return True
         return False
 
-    def sampled(self) -> Sampled:
-        return Sampled(self.token_ids, self.logprobs, "stop", self.version, self.top_logprobs, self.redrawn)
+    try:
+        while (piece := await news.get()) is not None:
+            if ends_with(replace(piece, redrawn=turn.redrawn + piece.redrawn)):
+                return _finite(turn)
+            if heard is not None and news.empty():
+                heard(turn)
+        whole, told = _finite(future.result()), len(turn.token_ids)
+        rest = (whole.token_ids[told:], whole.logprobs[told:])
+        unheard = replace(whole, token_ids=rest[0], logprobs=rest[1], top_logprobs=whole.top_logprobs[told:])
+        return turn if ends_with(unheard) else whole
+    finally:
+        future.cancel()  # no effect on one that is done
 
 
 async def _submitted(engine: Engine, request: SamplingRequest) -> "asyncio.Future[Sampled]":

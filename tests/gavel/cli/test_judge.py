@@ -26,8 +26,7 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.endpoint import Answer, Endpoint, Request, fails, says
 from tests.forked import gavel
 from tests.gavel.cli.test_app import mistake
-from tests.gavel.reports.judged_groups import judged
-from tests.gavel.reports.made_runs import made_run
+from tests.gavel.reports.made import judged, made_run
 
 DRAFT = {"criteria": [{"name": n, "text": f"Is {n}.", "weight": w} for n, w in (("kind", 2), ("quick", 1))]}
 GROUPS = [

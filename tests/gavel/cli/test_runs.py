@@ -13,7 +13,7 @@ from gavel.cli.runs import app
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.run_listing import RunSummary, read_runs
 from tests.forked import gavel
-from tests.gavel.reports.made_runs import damage_row, made_run
+from tests.gavel.reports.made import damage_row, made_run
 from tests.scenarios.formats.attempts import both, whole
 
 

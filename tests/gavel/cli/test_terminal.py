@@ -23,7 +23,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import EVALUATING, Evaluation
 from gavel.trainer.loop.train_loop import StepReport
-from tests.gavel.reports.made_runs import made_run
+from tests.gavel.reports.made import made_run
 from tests.limits import HANG_SECONDS
 
 TREE = Path(__file__).parents[3]

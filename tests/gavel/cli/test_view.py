@@ -15,7 +15,7 @@ import pytest
 
 from gavel.scenarios.group import to_line
 from tests.forked import gavel
-from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
+from tests.gavel.reports.made import RUN, group, member, run_directory, store
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow

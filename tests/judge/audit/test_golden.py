@@ -155,6 +155,23 @@ FORMS = {
         {"messages": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": text}], "reward": reward}
         for text, reward in (("4", 1.0), ("5", 0.0))
     ],
+    "conversations, and a field for each winner": [
+        {
+            "model_a": "a-model-with-a-long-name" * 3,
+            "model_b": "small",
+            **{
+                f"conversation_{side}": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": text}]
+                for side, text in sides.items()
+            },
+            **{f"winner_model_{side}": int(text == "4") for side, text in sides.items()},
+            "winner_tie": 0,
+        }
+        for sides in ({"a": "5", "b": "4"}, {"a": "4", "b": "5"}, {"a": "5", "b": "4"})
+    ],
+    "a label whose name ends in a letter of a side, beside identifiers": [
+        {"id": 1, "annotator_id": 2, "prompt": ASKED, "response_a": "4", "response_b": "5", "preference": 1},
+        {"id": 2, "annotator_id": 1, "prompt": ASKED, "response_a": "5", "response_b": "4", "preference": 2},
+    ],
     "what was chosen": [{"prompt": ASKED, "chosen": "4", "rejected": "5"}],
 }
 
@@ -185,6 +202,17 @@ def test_a_label_is_not_guessed(tmp_path, rows, remedy):
     with pytest.raises(GavelError) as refused:
         load_golden(path)
     assert remedy in (refused.value.remedy or "")
+
+
+def test_a_task_without_its_question_is_refused_until_that_is_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": {"full_text": ASKED}, "answer_0": "4", "answer_1": "5", "score": [1, 0]}))
+    with pytest.raises(GavelError) as refused:
+        load_golden(path)
+    assert "question.full_text" in (refused.value.remedy or "")
+    (group,) = load_golden(path, prompt="question.full_text")
+    assert ASKED in json.dumps(group.opening)
+    assert group.label == "score"
 
 
 def test_of_several_labels_the_one_that_is_named_counts(tmp_path):

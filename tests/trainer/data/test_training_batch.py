@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.base.fields import FieldError
 from gavel.scenarios.gather import gather_trajectory_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import History, Trajectory
-from gavel.trainer.config import Ppo, TrainConfig
+from gavel.trainer.config import TrainConfig
 from gavel.trainer.data import training_batch as room
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import TokenError, sequences
@@ -265,7 +264,7 @@ def test_a_token_gets_the_advantages_of_its_own_turn_and_of_later_ones(rewards, 
         for turn in range(len(rewards[number])):
             later = sum((reward - mean) / spread for reward in rewards[number][turn:])
             expected += [0.25 + later] * 2
-        assert token_advantages(0.25, found[number], tokens) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+        assert token_advantages(member, tokens, 0.25, found[number], {}) == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 def test_equal_trajectories_with_other_turns_are_trained_and_members_with_too_few_rewards_are_counted():
@@ -282,14 +281,6 @@ def test_equal_trajectories_with_other_turns_are_trained_and_members_with_too_fe
         plain = room.make_batch([unlike], TrainConfig(), Letters())
     assert all(not each.advantages for each in plain.sequences)
     assert not has_signal(group, TrainConfig())
-
-
-@pytest.mark.parametrize(
-    "settings", [{"kl_in_reward": 0.1}, {"normalize_over_batch": True}, {"advantage": "rank"}, {"loss": Ppo()}]
-)
-def test_what_does_not_go_with_compared_turns_is_refused(settings):
-    with pytest.raises(FieldError, match="step_advantages"):
-        TrainConfig(step_advantages=True, **settings)
 
 
 def test_advantages_that_turns_carry_are_those_of_their_tokens():

@@ -19,7 +19,6 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
 
 from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, Loss, Reinforce, SamplerCorrection, TrainConfig
-from gavel.trainer.data.advantages import advantages
 from gavel.trainer.learner.losses import TokenScores, token_losses, token_weights
 
 pytestmark = pytest.mark.slow
@@ -219,12 +218,3 @@ def test_reinforce_with_whole_sequences_has_the_gradient_of_trls_rloo_on_policy(
     RLOOTrainer._compute_loss(trainer, None, inputs).backward()
     _, gradient = by_gavel(columns, TrainConfig(loss=Reinforce(aggregation="dr_grpo", constant_length=1)))
     assert torch.allclose(gradient, logprobs.grad, atol=1e-7, rtol=0)
-
-
-def test_the_std_advantage_is_trls_group_scaling_and_rloo_its_leave_one_out_baseline():
-    rewards = torch.rand(SIZE, generator=torch.Generator().manual_seed(0), dtype=torch.float64).view(GROUPS, MEMBERS)
-    scaled = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
-    others = (rewards.sum(1, keepdim=True) - rewards) / (MEMBERS - 1)
-    for row, group in enumerate(rewards.tolist()):
-        assert advantages(group, "std") == pytest.approx(scaled[row].tolist(), abs=1e-12)
-        assert advantages(group, "rloo") == pytest.approx((rewards - others)[row].tolist(), abs=1e-12)

@@ -16,7 +16,7 @@ from gavel.trainer.data.packing import unique_tokens
 from gavel.trainer.data.training_batch import Batch
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
-from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
+from gavel.trainer.learner.logprobs import trained_scores, trained_values
 from gavel.trainer.learner.losses import (
     explained_variance,
     value_estimates,
@@ -95,13 +95,13 @@ def test_values_of_a_packed_group_are_those_of_each_sequence_by_itself(policy):
     head = value_head(policy.head().in_features, policy.device)
     torch.nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        together, scores = trained_values(policy, head, batch), valued_scores(policy, head, batch)
+        together, scores = trained_values(policy, head, batch), trained_scores(policy, batch, head=head)
         for tokens, own in zip(batch, together.split([each.trained_tokens for each in batch]), strict=True):
             hidden = policy.decoder()(input_ids=torch.tensor([tokens.token_ids])).last_hidden_state[0]
             before = [place - 1 for place, sampled in enumerate(tokens.sampled) if sampled]
             assert torch.allclose(own, head(hidden[before])[:, 0], atol=1e-4)
         assert torch.equal(scores[2], together)
-        assert all(torch.equal(*pair) for pair in zip(scores, trained_scores(policy, batch), strict=False))
+        assert all(map(torch.equal, scores[:2], trained_scores(policy, batch)[:2]))
 
 
 WANTED, TURN_PROMPT = 762, [3, 1, 4, 1]

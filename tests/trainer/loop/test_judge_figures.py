@@ -241,19 +241,14 @@ async def test_an_attempt_beats_ties_with_or_loses_against_each_rival():
     assert not any(each.metrics for each in (*base, *best))
 
 
-async def test_no_more_are_judged_than_asked_for_and_of_tasks_that_both_have_tried():
-    mine = [attempt("new", "act"), *(attempt(f"{n}", "act") for n in range(5))]
-    await judge_wins(JUDGE, mine, {BASE: [attempt(f"{n}", "look", "act") for n in range(5)]}, 2)
-    assert [each.metrics.get("wins/base") for each in mine] == [None, 0.0, 0.0, None, None, None]
-
-
-async def test_what_the_judge_leaves_unscored_has_no_metric():
+async def test_no_more_are_judged_than_asked_for_of_tasks_that_both_have_tried_and_the_unscored_have_no_metric():
     async def silent(messages: list[Message], schema: dict[str, Any]) -> str:
         return "I would rather not."
 
-    mine = [attempt("a", "look")]
-    await judge_wins(Judge(silent), mine, {BASE: [attempt("a", "act")]}, 9)
-    assert mine[0].metrics == {}
+    for judge, found in ((JUDGE, [None, 0.0, 0.0, None, None, None]), (Judge(silent), [None] * 6)):
+        mine = [attempt("new", "act"), *(attempt(f"{n}", "act") for n in range(5))]
+        await judge_wins(judge, mine, {BASE: [attempt(f"{n}", "look", "act") for n in range(5)]}, 2)
+        assert [each.metrics.get("wins/base") for each in mine] == found
 
 
 async def test_a_check_that_fails_is_counted_and_costs_no_training() -> None:

@@ -57,26 +57,36 @@ async def test_a_loop_keeps_the_last_checkpoints_and_the_best_by_its_metric(tmp_
         assert backend.checkpoints(model) == [6]
 
 
-async def test_a_judge_that_answers_nothing_stops_the_run_with_the_reason(tmp_path: Path) -> None:
-    async def broken(messages: list[Message], schema: dict[str, Any]) -> str:
-        return "I cannot judge this."
+async def broken(messages: list[Message], schema: dict[str, Any]) -> str:
+    return "I cannot judge this."
 
-    loop = short()
+
+def fails(trajectory: Trajectory) -> float:
+    raise LookupError("no such key")
+
+
+@pytest.mark.parametrize(
+    ("judge", "reward", "said"),
+    [
+        (lambda: Judge(broken), {"judge": 1.0}, "the judge scored no group"),
+        (lambda: poor_judge(), {"judge": 1.0}, r"(?s)budget is used up.*Raise the budget.*resumes after the last"),
+        (lambda: None, {"hand": 1.0}, "no member of this step has a reward.*no such key"),
+    ],
+)
+async def test_an_outage_stops_the_run_with_the_reason_instead_of_training_on_what_is_left(
+    tmp_path, judge, reward, said
+):
+    failing = copy(scenario)
+    failing.hand_reward = fails
+    loop = short(tasks_per_step=4, group_size=4, max_tokens=24, reward=reward)
     async with registered(tmp_path, "outage") as (model, _):
-        with pytest.raises(LoopError, match="the judge scored no group"):
-            await train_scenario(model, scenario, Judge(broken), loop, TrainConfig())
+        with pytest.raises(LoopError, match=said):
+            await train_scenario(model, failing, judge(), loop, TrainConfig())
         assert await model.get_step() == 0
 
 
-async def test_a_spent_budget_stops_the_run_instead_of_training_on_what_is_left_of_a_step(tmp_path: Path) -> None:
-    loop = short(tasks_per_step=4, group_size=4, max_tokens=24)
-    judge = Judge("stand-in", rubric=scenario.rubric, budget=Budget(max_tokens=6000), concurrency=1)
-    async with registered(tmp_path, "poor") as (model, _):
-        with pytest.raises(LoopError, match="the budget is used up") as error:
-            await train_scenario(model, scenario, judge, loop, TrainConfig())
-        assert await model.get_step() == 0
-    assert "Raise the budget" in error.value.remedy
-    assert "resumes after the last finished step" in error.value.remedy
+def poor_judge() -> Judge:
+    return Judge("stand-in", rubric=scenario.rubric, budget=Budget(max_tokens=6000), concurrency=1)
 
 
 async def test_rewards_are_the_judges_scores_and_another_reward_is_another_experiment(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from gavel.base.extras import install_line
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.runs import trackers
 from gavel.trainer.runs.metrics import (
     MetricsError,
     MetricsLog,
@@ -28,15 +29,7 @@ from gavel.trainer.runs.metrics import (
     whole_rows,
 )
 from gavel.trainer.runs.run_directory import RunDirectory
-from gavel.trainer.runs.trackers import (
-    CHARACTERS,
-    COLUMNS,
-    GROUPS,
-    Tracked,
-    TrackerError,
-    chosen_tracker,
-    rows,
-)
+from gavel.trainer.runs.trackers import COLUMNS, Tracked, TrackerError, chosen_tracker
 from tests.limits import HANG_SECONDS
 from tests.scenarios.formats.attempts import hostile, whole
 from tests.trainer.conftest import attempt, sampled_turn
@@ -62,20 +55,16 @@ def test_rows_of_steps_that_are_done_again_are_forgotten_and_the_others_stay_as_
     log.drop_after(0)
     assert not path.exists()
     for step, split in [(1, "train"), (1, "val"), (2, "train"), (2, "times"), (3, "train")]:
-        log.log(step, split, {"reward": step / 10})
+        log.log(step, split, {"reward": step / 10, "loss": math.nan, "gap": -math.inf})
     lines = path.read_text().splitlines(keepends=True)
     log.drop_after(3)
     assert path.read_text() == "".join(lines)
     log.drop_after(1)
     assert path.read_text() == "".join(lines[:2])
+    row = json.loads(lines[0], parse_constant=pytest.fail)  # a value that is not finite is null
+    assert (row["loss"], row["gap"]) == (None, None)
     log.log(2, "train", {"reward": 0.5})
     assert [row["reward"] for row in open_log(path).rows("train")] == [0.1, 0.5]
-
-
-def test_a_value_that_is_not_finite_is_null(path):
-    open_log(path).log(1, "train", {"loss": math.nan, "gap": -math.inf})
-    row = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert (row["loss"], row["gap"]) == (None, None)
 
 
 @contextlib.contextmanager
@@ -129,9 +118,6 @@ def test_means_are_over_the_trajectories_that_have_a_value():
         "left_out/reward_not_finite": 1.0,
     }
     assert trajectory_means([]) == {"trajectories": 0.0, "exceptions": 0.0}
-
-
-def test_a_shaped_reward_stands_beside_the_judges_score():
     shaped = Trajectory(reward=1.0, judgement=Judgement(score=0.7), metrics={"judge_score": 9})
     means = trajectory_means([TrajectoryGroup([shaped, Trajectory(judgement=Judgement(reason="no vote"))])])
     assert (means["reward"], means["judge_score"], means["metric/judge_score"]) == (1.0, 0.7, 9.0)
@@ -228,24 +214,18 @@ def test_a_run_directory_made_anew_is_another_run(tmp_path: Path):
     assert run.mark("wandb", "c") == ("c", False)
 
 
-def row(trajectory: Trajectory) -> dict:
-    (found,) = rows(3, [TrajectoryGroup([trajectory], judgement=GroupJudgement(status="scored", cost_usd=0.5))])
-    return dict(zip(COLUMNS, found, strict=True))
-
-
-def test_hostile_texts_are_unicode_and_as_long_as_the_limit():
-    found = row(hostile("x" * 10_000_000))
+def test_hostile_texts_are_unicode_and_as_long_as_the_limit_and_groups_that_are_not_shown_are_told():
+    groups = [TrajectoryGroup([hostile("x" * 10_000_000)], judgement=GroupJudgement(status="scored", cost_usd=0.5))]
+    (row,) = trackers.rows(3, groups)
+    found = dict(zip(COLUMNS, row, strict=True))
     json.dumps(found, allow_nan=False).encode()
-    assert found["reward"] is None
-    assert len(found["text"]) < CHARACTERS + 100
+    assert (found["reward"], found["judge_cost_usd"]) == (None, 0.5)
+    assert len(found["text"]) < trackers.CHARACTERS + 100
     assert found["text"].endswith("characters more)")
-
-
-def test_the_groups_that_are_not_shown_are_told():
-    found = rows(3, [TrajectoryGroup([whole(), whole()])] * (GROUPS + 5))
-    assert len(found) == 2 * GROUPS + 1
-    assert found[-1][-1] == "5 more groups of this step are in the run directory"
-    assert {len(each) for each in found} == {len(COLUMNS)}
+    many = trackers.rows(3, [TrajectoryGroup([whole(), whole()])] * (trackers.GROUPS + 5))
+    assert len(many) == 2 * trackers.GROUPS + 1
+    assert many[-1][-1] == "5 more groups of this step are in the run directory"
+    assert {len(each) for each in many} == {len(COLUMNS)}
 
 
 DESK = "desk"
@@ -266,12 +246,14 @@ def at_trackio(folder: Path, name: str) -> MetricsLog:
 
 
 @pytest.mark.exports
-def test_metrics_tables_and_the_report_are_read_back_from_trackio(storage: Any, tmp_path: Path, capsys):
+def test_trackio_has_metrics_tables_and_the_report_and_a_restart_goes_on(storage: Any, tmp_path: Path, capsys):
     log = at_trackio(tmp_path / "run", "one")
     log.log(1, "train", {"reward": 0.25, "note": "n"})
     log.log_groups(1, "train", [TrajectoryGroup([whole(), hostile()])])
-    log.log(2, "train", {"reward": 0.5})
     (tmp_path / "run" / "report.html").write_text("<!doctype html><p>the report")
+    log.close()
+    log = at_trackio(tmp_path / "run", "one")
+    log.log(2, "train", {"reward": 0.5})
     log.close()
     rows = storage.get_logs(DESK, "one")
     assert [row["train/reward"] for row in rows if "train/reward" in row] == [0.25, 0.5]
@@ -279,18 +261,8 @@ def test_metrics_tables_and_the_report_are_read_back_from_trackio(storage: Any, 
     assert [row["status"] for row in table["_value"]] == ["finished", "failed"]
     assert any("report" in row for row in rows)
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.exports
-def test_at_trackio_a_restart_goes_on_and_a_run_directory_made_anew_is_another_run(storage: Any, tmp_path: Path):
-    for step in (1, 2):
-        log = at_trackio(tmp_path / "run", "two")
-        log.log(step, "train", {"reward": step})
-        log.close()
-    assert [row["train/reward"] for row in storage.get_logs(DESK, "two")] == [1, 2]
-    shutil.rmtree(tmp_path / "run")
-    log = at_trackio(tmp_path / "run", "two")
+    shutil.rmtree(tmp_path / "run")  # a run directory made anew is another run
+    log = at_trackio(tmp_path / "run", "one")
     log.log(1, "train", {"reward": 9})
     log.close()
-    records = [each for each in storage.get_run_records(DESK) if each["name"] == "two"]
-    assert len({each["id"] for each in records}) == 2
+    assert len({each["id"] for each in storage.get_run_records(DESK) if each["name"] == "one"}) == 2

@@ -13,13 +13,7 @@ import pytest
 
 from gavel.trainer.model_spec import TrainableSpec, describe_model
 from gavel.trainer.runs.fresh_run import replacing_run
-from gavel.trainer.runs.run_directory import (
-    FORMAT_VERSION,
-    FormatVersionError,
-    RunDirectory,
-    RunDirectoryError,
-    runs_root,
-)
+from gavel.trainer.runs.run_directory import FORMAT_VERSION, FormatVersionError, RunDirectory, RunDirectoryError
 
 DESCRIPTION = {"base_model": "embedded/returns-desk", "lora": {"rank": 16}}
 
@@ -44,19 +38,22 @@ def test_a_second_handle_on_the_same_run_is_refused_until_the_first_is_closed(tm
     open_run(tmp_path).close()
 
 
+def based_on(base: Path, **settings: Any) -> dict[str, Any]:
+    return describe_model(TrainableSpec(name="n", project="p", base_model=str(base), **settings))
+
+
 def test_a_run_over_a_directory_is_not_continued_over_other_weights_of_its_name(run, tmp_path):
     base = tmp_path / "base"
     base.mkdir()
     (base / "config.json").write_text("{}")
     weights = base / "model.safetensors"
     weights.write_bytes(bytes(8 << 20))
-    model = TrainableSpec(name="n", project="p", base_model=str(base))
-    run.describe(describe_model(model))
+    run.describe(based_on(base))
     weights.write_bytes(weights.read_bytes())
-    run.check(describe_model(model))
+    run.check(based_on(base))
     weights.write_bytes(bytes(3 << 20) + os.urandom(1 << 20) + bytes(4 << 20))  # a layer in the middle
     with pytest.raises(RunDirectoryError, match="base_files"):
-        run.check(describe_model(model))
+        run.check(based_on(base))
 
 
 @pytest.mark.parametrize("file", ["chat_template.jinja", "additional/tool_use.jinja", "tokenizer.json", "merges.txt"])
@@ -64,15 +61,14 @@ def test_a_run_is_not_continued_with_a_base_that_renders_otherwise(run, tmp_path
     edited = tmp_path / "base" / file
     edited.parent.mkdir(parents=True)
     edited.write_text("{{ messages }}")
-    model = TrainableSpec(name="n", project="p", base_model=str(tmp_path / "base"))
-    run.describe(describe_model(model))
+    run.describe(based_on(tmp_path / "base"))
     edited.write_text("{{ 'Be brief.' }}{{ messages }}")
     with pytest.raises(RunDirectoryError, match=file):
-        run.check(describe_model(model))
+        run.check(based_on(tmp_path / "base"))
     edited.write_text("{{ messages }}")
-    run.check(describe_model(model))
+    run.check(based_on(tmp_path / "base"))
     with pytest.raises(RunDirectoryError, match="renderer"):
-        run.check(describe_model(model.model_copy(update={"renderer": "qwen3"})))
+        run.check(based_on(tmp_path / "base", renderer="qwen3"))
 
 
 def test_a_directory_that_was_deleted_or_replaced_in_use_is_not_written_again(tmp_path):
@@ -181,14 +177,6 @@ def test_a_run_that_never_began_leaves_nothing_behind_and_one_that_did_stays(tmp
     assert (begun.path / "model.json").exists()
 
 
-def test_runs_are_kept_where_the_caller_or_the_environment_says(monkeypatch, tmp_path):
-    monkeypatch.delenv("GAVEL_RUNS", raising=False)
-    assert runs_root() == Path("runs")
-    monkeypatch.setenv("GAVEL_RUNS", str(tmp_path))
-    assert runs_root() == tmp_path
-    assert runs_root("elsewhere") == Path("elsewhere")
-
-
 def refuse(*_given: Any, **_named: Any) -> Any:
     raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
@@ -250,15 +238,11 @@ def test_a_new_run_that_does_not_start_leaves_the_earlier_one_as_it_was(tmp_path
 
 
 def test_a_run_in_use_is_not_replaced(tmp_path: Path) -> None:
-    one = a_run(tmp_path)
-    before = contents(one)
-    with (
-        contextlib.closing(RunDirectory(tmp_path, "desk", "one")),
-        pytest.raises(RunDirectoryError, match="another process"),
-        replacing_run(tmp_path, "desk", "one"),
-    ):
+    before = contents(a_run(tmp_path))
+    in_use = contextlib.closing(RunDirectory(tmp_path, "desk", "one"))
+    with in_use, pytest.raises(RunDirectoryError, match="another process"), replacing_run(tmp_path, "desk", "one"):
         pass
-    assert contents(one) == before
+    assert contents(tmp_path / "desk" / "one") == before
 
 
 def test_an_earlier_run_that_cannot_be_put_back_is_kept_and_its_place_is_told(tmp_path, caplog):

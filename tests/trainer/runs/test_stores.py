@@ -29,20 +29,28 @@ SECRET = "PLANTED/secret/of+the0tests"
 PLACE = "desk/clerk"
 
 
-def a_run(root: Path, *steps: int, base: str = "b") -> Path:
+def a_run(root: Path, *steps: int, base: str = "b", state: bool = True) -> Path:
     directory = RunDirectory(root, *KEY)
     directory.describe({"project": "desk", "name": "clerk", "base_model": base})
     for step in steps:
 
         def write(path: Path, step: int = step) -> None:
-            (path / "trainer_state").mkdir()
-            (path / "trainer_state" / "state.pt").write_bytes(bytes([step]) * 1000)
-            (path / "adapter.safetensors").write_bytes(bytes([step, 1]) * 500)
+            if state:
+                (path / "trainer_state").mkdir()
+                (path / "trainer_state" / "state.pt").write_bytes(bytes([step]) * 1000)
+            (path / "adapter.safetensors").write_bytes(bytes([step, state]) * 500)
             (path / "README.md").write_text(f"step {step}")
 
         directory.checkpoints.save(step, write)
     directory.close()
     return directory.path
+
+
+def use_s3(monkeypatch: pytest.MonkeyPatch, url: str, secret: str = "b") -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA-of-the-tests")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +72,7 @@ def store(request, tmp_path, monkeypatch, s3: str, hub: FakeHub) -> Store:
         return open_store("hf://desk/adapters/backups")
     import boto3
 
-    for name, value in {
-        "AWS_ENDPOINT_URL_S3": s3,
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "b",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    use_s3(monkeypatch, s3)
     bucket = f"bucket-{abs(hash(str(tmp_path)))}"
     boto3.client("s3").create_bucket(Bucket=bucket)  # pyright: ignore
     return open_store(f"s3://{bucket}/backups")
@@ -145,14 +147,10 @@ def test_an_altered_file_is_found_out_and_leaves_no_checkpoint(store: Store, tmp
 
 def test_another_run_s_step_replaces_the_one_of_its_name(store: Store, tmp_path: Path) -> None:
     push_checkpoint(a_run(tmp_path / "here", 2), 2, store, PLACE)
-    other = RunDirectory(tmp_path / "other", *KEY)
-    other.describe({"project": "desk", "name": "clerk", "base_model": "b"})
-    other.checkpoints.save(2, lambda path: (path / "adapter.safetensors").write_text("other"))
-    other.close()
-    push_checkpoint(other.path, 2, store, PLACE)
+    push_checkpoint(a_run(tmp_path / "other", 2, state=False), 2, store, PLACE)
     pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
     pulled = tmp_path / "there" / "desk" / "clerk" / "checkpoints" / "000002"
-    assert (pulled / "adapter.safetensors").read_bytes() == b"other"
+    assert (pulled / "adapter.safetensors").read_bytes() == bytes([2, 0]) * 500
     assert not (pulled / "trainer_state").exists()
 
 
@@ -198,22 +196,21 @@ def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path: Path, monkeypa
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be used as a store"):
         push_checkpoint(a_run(tmp_path, 1), 1, open_store(str(tmp_path / "file")), PLACE)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "k")
+    use_s3(monkeypatch, "http://127.0.0.1:9")
     monkeypatch.setattr("gavel.trainer.runs.storage.s3._ATTEMPTS", 1)
     with pytest.raises(StorageError, match="AWS_ENDPOINT_URL_S3"):
         open_store("s3://bucket").names("")
 
 
-class RefusingStore(FakeServer):
-    """Answers with one error of S3, in which it repeats a secret."""
+class Refusing(FakeServer):
+    """Gives one answer, in which it repeats a secret."""
 
-    code = "AccessDenied"
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        super().__init__()
 
     def respond(self, call: Call) -> Answer:
-        said = f"<Error><Code>{self.code}</Code><Message>{SECRET} http://me:{SECRET}@store</Message></Error>"
-        return Answer(said.encode(), 403 if self.code != "NoSuchBucket" else 404, {"Content-Type": "application/xml"})
+        return self.answer
 
 
 @pytest.mark.parametrize(
@@ -226,15 +223,9 @@ class RefusingStore(FakeServer):
     ],
 )
 def test_what_s3_refuses_is_told_with_what_to_do_and_without_a_secret(code, remedy, tmp_path, monkeypatch):
-    refusing = RefusingStore()
-    refusing.code = code
-    named = {
-        "AWS_ACCESS_KEY_ID": "AKIA-of-the-tests",
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_DEFAULT_REGION": "eu-west-1",
-    }
-    for name, value in (named | {"AWS_ENDPOINT_URL_S3": refusing.url}).items():
-        monkeypatch.setenv(name, value)
+    said = f"<Error><Code>{code}</Code><Message>{SECRET} http://me:{SECRET}@store</Message></Error>".encode()
+    refusing = Refusing(Answer(said, 403 if code != "NoSuchBucket" else 404, {"Content-Type": "application/xml"}))
+    use_s3(monkeypatch, refusing.url, SECRET)
     monkeypatch.setattr("gavel.trainer.runs.storage.s3._ATTEMPTS", 1)
     try:
         with pytest.raises(StorageError, match=code) as caught:
@@ -246,11 +237,8 @@ def test_what_s3_refuses_is_told_with_what_to_do_and_without_a_secret(code, reme
 
 
 def test_a_token_that_the_hub_repeats_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Repeating(FakeServer):
-        def respond(self, call: Call) -> Answer:
-            return Answer({"error": f"no such token: {SECRET}"}, 401, {"X-Error-Message": f"no such token: {SECRET}"})
-
-    refusing = Repeating()
+    told = f"no such token: {SECRET}"
+    refusing = Refusing(Answer({"error": told}, 401, {"X-Error-Message": told}))
     monkeypatch.setenv("HF_ENDPOINT", refusing.url)
     monkeypatch.setenv("HF_TOKEN", SECRET)
     try:

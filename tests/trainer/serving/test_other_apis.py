@@ -21,9 +21,9 @@ from gavel.trainer.policy.policy import Policy
 from gavel.trainer.serving import responses_api as response_store
 from gavel.trainer.serving.answers import BadRequest
 from gavel.trainer.serving.capture import Capture
-from gavel.trainer.serving.messages_api import MessageStream, message
+from gavel.trainer.serving.messages_api import MessageAnswer
 from gavel.trainer.serving.openai_server import EndpointServer
-from gavel.trainer.serving.responses_api import ResponseStore, ResponseStream
+from gavel.trainer.serving.responses_api import ResponseAnswer, ResponseStore
 from tests.trainer.conftest import full_logprobs
 from tests.trainer.serving.served import (
     QUESTION,
@@ -126,13 +126,13 @@ MESSAGE_EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStream
 
 @given(replies(objects), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
 async def test_a_streamed_message_is_the_whole_one(reply, finish_reason, size):
-    events = [event async for event in MessageStream().events(chunks_of(reply, size, finish_reason))]
+    events = [event async for event in MessageAnswer().events(chunks_of(reply, size, finish_reason))]
     made, parts = None, dict[int, bytes]()
     for event in map(MESSAGE_EVENT.validate_python, events):
         made = accumulate_event(event=event, current_snapshot=made, json_bufs=parts)
     begun = [event["index"] for event in events if event["type"] == "content_block_start"]
     assert begun == list(range(len(begun)))
-    expected = Message.model_validate(message(completion_of(reply, finish_reason)))
+    expected = Message.model_validate(MessageAnswer().whole(completion_of(reply, finish_reason)))
     assert made.model_dump(exclude={"id"}) == expected.model_dump(exclude={"id"})
     assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
 
@@ -182,7 +182,7 @@ EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 
 
 async def response_events(reply, **settings) -> list[dict]:
-    stream = ResponseStream(REQUEST, "resp_1")
+    stream = ResponseAnswer(REQUEST)
     return [event async for event in stream.events(chunks_of(reply, **settings))]
 
 
@@ -193,9 +193,9 @@ def without_ids(items: list[dict]) -> list[dict]:
 @given(replies(), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
 async def test_a_streamed_response_ends_as_the_whole_one(reply, finish_reason, size):
     last = (await response_events(reply, size=size, finish_reason=finish_reason))[-1]["response"]
-    whole = ResponseStream(REQUEST, "resp_1").response(completion_of(reply, finish_reason))
+    whole = ResponseAnswer(REQUEST).whole(completion_of(reply, finish_reason))
     assert without_ids(last["output"]) == without_ids(whole["output"])
-    assert last | {"output": []} == whole | {"output": []}
+    assert last | {"id": "", "output": []} == whole | {"id": "", "output": []}
 
 
 @given(replies(), st.integers(1, 20))

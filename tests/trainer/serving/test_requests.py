@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from gavel.trainer.serving import messages_api, responses_api
 from gavel.trainer.serving.answers import ANSWERED, CLIENT_GONE, BadRequest, error_answer, object_of
-from gavel.trainer.serving.chat_request import _INERT, ChatRequest, _Body, read_chat_request
+from gavel.trainer.serving.chat_request import ChatRequest, read_chat_request
 from tests.trainer.serving.served import completion_of, replies, texts
 
 USER = {"role": "user", "content": "Hello"}
@@ -65,13 +65,12 @@ REFUSED = {
     ],
     messages: [
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
-        ({"tools": [{"input_schema": {}}]}, "tool 0 has no name"),
+        ({"tools": [{"input_schema": {}}]}, "tools.0.name"),
         ({"tool_choice": {"type": "some"}}, "some"),
-        ({"metadata": "me"}, "metadata='me'"),
         ({"thread": {"type": "create"}}, "thread"),
         ({"system": {"type": "text"}}, "system"),
         ({"messages": [{"role": "tool", "content": "hi"}]}, "'tool'"),
-        ({"messages": [{"role": "user"}]}, "message 0 has no content"),
+        ({"messages": [{"role": "user"}]}, "messages.0.user.content"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "image"),
     ],
     responses: [
@@ -79,12 +78,15 @@ REFUSED = {
         ({"include": ["message.output_text.logprobs"]}, "log-probs"),
         ({"store": "yes"}, "store"),
         ({"tools": [{"type": "web_search"}]}, "web_search"),
-        ({"text": {"format": "json"}}, "format of text"),
-        ({"input": 5}, "input is a number"),
+        ({"text": {"format": "json"}}, "text.format"),
+        ({"input": 5}, "input is 5"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input_image"),
         ({"input": [{"type": "message", "role": "tool", "content": "hi"}]}, "'tool'"),
-        ({"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]}, "input item 0 has no name"),
-        ({"input": [{"type": "function_call_output", "call_id": "c", "output": {"a": 1}}]}, "output of input item 0"),
+        ({"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]}, "input.0.function_call.name"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "c", "output": {"a": 1}}]},
+            "input.0.function_call_output.output",
+        ),
     ],
 }
 
@@ -158,14 +160,14 @@ OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "lamp"}
 
 @given(replies(st.dictionaries(texts, texts, max_size=3).map(lambda given: json.dumps(given, ensure_ascii=False))))
 def test_every_reply_comes_back_from_blocks_as_it_was_sampled(reply):
-    blocks = json.loads(json.dumps(messages_api.message(completion_of(reply, "stop"))["content"]))
+    blocks = json.loads(json.dumps(messages_api.MessageAnswer().whole(completion_of(reply, "stop"))["content"]))
     assert messages(messages=[USER, {"role": "assistant", "content": blocks}])["messages"] == [USER, reply]
 
 
 def as_items(message: dict) -> list[dict]:
     match message["role"]:
         case "assistant":
-            return responses_api.ResponseStream({}, "r").response(completion_of(message, "stop"))["output"]
+            return responses_api.ResponseAnswer({}).whole(completion_of(message, "stop"))["output"]
         case "tool":
             return [OUTPUT | {"call_id": message["tool_call_id"], "output": message["content"]}]
         case _:
@@ -191,7 +193,7 @@ WORDS = ("type", "text", "role", "content", "tool_use", "tool_result", "function
 @given(json_values(*WORDS))
 def test_any_value_of_any_field_is_read_or_refused(value):
     fields = {
-        chat: (*_Body.model_fields, *_INERT, "wombat"),
+        chat: (*ChatRequest.model_fields, "wombat"),
         messages: ("messages", "system", "tools", "tool_choice", "output_config", "output_format", "stop_sequences"),
         responses: ("input", "instructions", "tools", "tool_choice", "text", "include", "max_output_tokens"),
     }

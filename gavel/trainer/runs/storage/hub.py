@@ -110,25 +110,9 @@ class HubStore:
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        from huggingface_hub.errors import (
-            HfHubHTTPError,
-            HFValidationError,
-            LocalEntryNotFoundError,
-            OfflineModeIsEnabled,
-        )
-
         try:
             yield
-        except (
-            HfHubHTTPError,
-            HFValidationError,
-            LocalEntryNotFoundError,
-            OfflineModeIsEnabled,
-            *TRANSPORT_ERRORS,
-            OSError,
-            RuntimeError,
-            ValueError,
-        ) as error:  # the library wraps what fails in an upload into these
+        except (*TRANSPORT_ERRORS, OSError, RuntimeError, ValueError) as error:  # the library's own are such, too
             raise cannot_be_used(
                 self.address,
                 error,

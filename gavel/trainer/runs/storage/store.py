@@ -134,24 +134,23 @@ def open_store(address: str) -> Store:
 
     Raises `StorageError`, also where the library of the store is not installed.
     """
-    kind, separator, _ = address.partition("://")
-    match kind if separator else "":
-        case "s3":
+    match address.split("://", 1):
+        case ["s3", _]:
             from gavel.trainer.runs.storage.s3 import S3Store
 
             return S3Store(address)
-        case "hf":
+        case ["hf", _]:
             from gavel.trainer.runs.storage.hub import HubStore
 
             return HubStore(address)
-        case "":
+        case [kind, _]:
+            raise StorageError(f"there is no store of the kind {kind!r}", f"Give {KINDS}.")
+        case _:
             if re.match(r"(s3|hf|gs|https?):", address):
                 raise StorageError(
                     f"{address!r} is no address of a store: // is missing behind the :", f"Give {KINDS}."
                 )
-        case _:
-            raise StorageError(f"there is no store of the kind {address!r}", f"Give {KINDS}.")
-    return FolderStore(Path(address))
+            return FolderStore(Path(address))
 
 
 _NOT_THERE = "The address ends with /project/name of the run, as `gavel push` printed it. Is it pushed?"
@@ -186,10 +185,8 @@ def push_checkpoint(run: Path, step: int, store: Store, place: str) -> str:
 
 def stored_steps(store: Store, place: str) -> list[int]:
     """Steps whose checkpoints are in the store, in order."""
-    ends = f"/{MANIFEST}"
-    names = [name for name in store.names(f"{place}/checkpoints/") if name.endswith(ends)]
-    steps = (name.removesuffix(ends).rpartition("/")[2] for name in names)
-    return sorted(map(int, filter(str.isdecimal, steps)))
+    places = [Path(name) for name in store.names(f"{place}/checkpoints/")]
+    return sorted(int(each.parent.name) for each in places if each.name == MANIFEST and each.parent.name.isdecimal())
 
 
 def pull_checkpoint(store: Store, place: str, step: int | None, root: Path, key: tuple[str, str]) -> int:
@@ -198,14 +195,13 @@ def pull_checkpoint(store: Store, place: str, step: int | None, root: Path, key:
     Raises `StorageError` when it is not there or arrives altered; `RunDirectoryError` for a run with other settings.
     """
     steps = stored_steps(store, place)
-    if not steps or (step is not None and step not in steps):
+    if (step := max(steps, default=None) if step is None else step) not in steps:
         asked = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         there = ", ".join(map(str, steps)) or "none"
         raise StorageError(f"{store.address}/{place} has {asked}; it has: {there}", _NOT_THERE)
-    step = steps[-1] if step is None else step
     source = f"{place}/checkpoints/{step:06d}"
     hashes = _json(store, f"{source}/{MANIFEST}")
-    described = _json(store, f"{place}/{_DESCRIPTION}") | {"project": key[0], "name": key[1]}
+    described = description(store, place) | {"project": key[0], "name": key[1]}
     directory = RunDirectory(root, *key)
     try:
         begun = directory.description()
@@ -246,13 +242,12 @@ def _check_same_run(run: Path, store: Store, place: str) -> None:
     """Somebody else's model of this name is not written over."""
     if not (run / _DESCRIPTION).is_file() or store.read(f"{place}/{_DESCRIPTION}") is None:
         return
-    there, here = _json(store, f"{place}/{_DESCRIPTION}"), read_description(run / _DESCRIPTION)
-    for name in _IDENTITY:
-        if there.get(name) != here.get(name):
-            raise StorageError(
-                f"another run is at {store.address}/{place}: it was begun with another {name}",
-                f"Push to a place of its own: {store.address}/another-name",
-            )
+    there, here = description(store, place), read_description(run / _DESCRIPTION)
+    if others := [name for name in _IDENTITY if there.get(name) != here.get(name)]:
+        raise StorageError(
+            f"another run is at {store.address}/{place}: it was begun with another {others[0]}",
+            f"Push to a place of its own: {store.address}/another-name",
+        )
 
 
 def description(store: Store, place: str) -> dict[str, Any]:

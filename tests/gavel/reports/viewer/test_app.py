@@ -19,9 +19,7 @@ from gavel.scenarios.group import to_line
 from gavel.scenarios.judgement import Vote
 from gavel.scenarios.trajectory import History, RolloutError
 from gavel.trainer.runs.run_listing import read_runs
-from tests.gavel.reports.html_page import HOSTILE, Page
-from tests.gavel.reports.made_runs import damage_row
-from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, sampled, store
+from tests.gavel.reports.made import HOSTILE, RUN, Page, damage_row, group, member, run_directory, sampled, store
 
 GROUP = f"/group/{RUN}/trajectories/train/000001.jsonl.zst/0"
 

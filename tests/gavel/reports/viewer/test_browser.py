@@ -13,9 +13,7 @@ from gavel.reports.viewer.app import create_app
 from gavel.reports.viewer.index import Index
 from gavel.trainer.runs.run_listing import read_runs
 from tests.backend_server import serving
-from tests.gavel.reports.html_page import HOSTILE
-from tests.gavel.reports.made_runs import made_run
-from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
+from tests.gavel.reports.made import HOSTILE, RUN, group, made_run, member, run_directory, store
 from tests.limits import HANG_SECONDS
 
 if TYPE_CHECKING:

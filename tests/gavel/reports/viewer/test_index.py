@@ -1,14 +1,24 @@
+"""Which groups a list shows and what of them, how files are followed, and the scores that a person gives."""
+
 import json
 import os
+import sqlite3
+from multiprocessing import get_context
 
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gavel.reports.viewer.group_view import CASSETTE, cassette_of
-from gavel.reports.viewer.index import GroupFilter, Index, NoSuchGroup
+from gavel.judge.audit.golden_set import GoldenGroup, load_golden
+from gavel.reports.viewer.annotations import AnnotationError, Annotations, read_scores
+from gavel.reports.viewer.group_summary import summarize
+from gavel.reports.viewer.group_view import CASSETTE, cassette_of, group_view
+from gavel.reports.viewer.index import FilterError, GroupFilter, Index, NoSuchGroup, search_words
 from gavel.scenarios import trajectory_store
 from gavel.scenarios.group import to_line
-from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
+from gavel.scenarios.trajectory import Trajectory
+from tests.gavel.reports.made import RUN, group, member, run_directory, sampled, store
 
 STEP_1 = f"{RUN}/trajectories/train/000001.jsonl.zst"
 
@@ -172,3 +182,146 @@ def test_a_record_that_expands_without_end_is_a_problem(index, root, monkeypatch
     index.update()
     assert index.counts() == {RUN: 4}
     assert [path for path, _ in index.problems()] == ["bomb.jsonl.zst"]
+
+
+def test_members_stand_side_by_side_round_by_round():
+    short = Trajectory(messages_and_choices=member("x", 0.1).messages_and_choices[:4])
+    found = group_view(group(member("a", 0.2), short, member("b", 0.9)), "", [])
+    assert [view.number for view in found.members] == [0, 1, 2]
+    assert [turn.role for turn in found.opening] == ["system", "user"]
+    assert [[len(turns) for turns in part] for part in found.rounds] == [[2, 2, 2], [1, 0, 1]]
+    assert found.members[0].tokens == 4
+    assert found.rounds[0][0][0].calls[0].name == "look"
+    assert found.rounds[1][0][0].text == "a"
+
+
+def test_the_best_come_first_and_those_without_a_score_last():
+    members = [member("a", 0.2), member("b", None), member("c", 0.9), Trajectory(reward=0.5)]
+    assert [view.number for view in group_view(group(*members), "score", []).members] == [2, 3, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "values", [{"show": "no such"}, {"sort": "up"}, {"page": "0"}, {"step": "-1"}, {"q": "x" * 501}]
+)
+def test_what_there_is_not_is_refused_with_what_there_is(values):
+    with pytest.raises(FilterError) as caught:
+        GroupFilter.read(values)
+    assert caught.value.remedy
+
+
+@given(st.text(max_size=40))
+def test_no_text_is_an_error_of_the_search(text):
+    with sqlite3.connect(":memory:") as database:
+        database.execute("CREATE VIRTUAL TABLE words USING fts5 (body)")
+        query = search_words(text)
+        if query:
+            database.execute("SELECT rowid FROM words WHERE words MATCH ?", (query,)).fetchall()
+
+
+def summary(*members, **fields):
+    return summarize(json.loads(group(*members, **fields).to_json()))
+
+
+def test_a_summary_has_what_lists_show():
+    cut = member("Mended it.", 0.2, success=True, status="truncated")
+    found = summary(member("I am done.", 0.9, success=False), cut, status="partial")
+    assert (found.task, found.title, found.status) == ("t1", "Please mend t1.", "partial")
+    assert (found.members, found.unscored, found.truncated, found.failed) == (2, 0, 1, 0)
+    assert (found.mean, found.spread, found.success, found.cost_usd) == (0.55, 0.7, 0.5, 0.01)
+    for text in ("You run the desk.", "Mended it.", "a lamp", "look", "because"):
+        assert text in found.words
+
+
+def test_a_pair_is_discordant_only_where_both_tell_it_apart_the_other_way():
+    pairs = [(0.9, True), (0.9, False), (0.2, True), (None, True)]
+    assert summary(*[member("x", score, success=success) for score, success in pairs]).discordant == 1
+    assert summary(member("x", 0.9), member("y", 0.1)).discordant == 0
+
+
+def test_turns_that_continue_no_sampled_one_count_as_edited():
+    edited = Trajectory(
+        messages_and_choices=[sampled("one"), {"role": "user", "content": "?"}, sampled("two", continues_sampled=False)]
+    )
+    assert summary(edited, member("x", 0.1)).edited == 1
+
+
+names = st.sampled_from(
+    ["trajectories", "judgement", "metadata", "exceptions", "metrics", "messages_and_choices", "role", "score"]
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(names, json_values, max_size=4))
+def test_a_row_may_hold_anything(anything):
+    assert summarize(anything).members >= 0
+
+
+GROUP = group(member("one", 0.9), member("two", 0.2), member("three", 0.5))
+
+
+def test_scores_come_back_and_a_second_look_replaces_the_first(tmp_path):
+    kept = Annotations(tmp_path)
+    assert kept.scores("a", 0) is None
+    kept.save("a", 0, GROUP, [1.0, None, 0.5], "hm")
+    kept.save("a", 1, GROUP, [0.0, 0.1, 0.2], "")
+    kept.save("a", 0, GROUP, [0.3, 0.2, None], "")
+    assert Annotations(tmp_path).scores("a", 0) == [0.3, 0.2, None]
+    assert kept.places() == {("a", 0), ("a", 1)}
+    assert "human" not in GROUP.trajectories[0].metrics
+
+
+@pytest.mark.parametrize("scores", [[None] * 3, [0.5] * 2, [1.5, 0.1, 0.1], [float("nan"), 0.1, 0.1]])
+def test_what_is_no_score_is_refused_and_nothing_is_written(tmp_path, scores):
+    kept = Annotations(tmp_path)
+    with pytest.raises(AnnotationError):
+        kept.save("a", 0, GROUP, scores, "")
+    assert not kept.path.exists()
+
+
+def test_a_form_has_numbers_from_0_to_10_and_gaps():
+    assert read_scores({"score-0": "7.5", "score-2": " 0 ", "note": "x"}, 3) == [0.75, None, 0.0]
+    for text in ("11", "-1", "x", "nan"):
+        with pytest.raises(AnnotationError):
+            read_scores({"score-0": text}, 1)
+
+
+def test_scored_groups_become_a_golden_set_with_tiers(tmp_path):
+    kept = Annotations(tmp_path)
+    kept.save("a", 0, GROUP, [0.2, 0.9, 0.2], "")
+    kept.save("a", 1, GROUP, [0.5, 0.5, 0.5], "")
+    kept.save("a", 2, GROUP, [0.5, None, None], "")
+    file = tmp_path / "golden.json"
+    file.write_text(json.dumps([each.model_dump(mode="json") for each in kept.golden()]))
+    (found,) = load_golden(file)
+    assert isinstance(found, GoldenGroup)
+    assert found.order == [["2"], ["1", "3"]]
+    assert [said[-1]["content"] for said in found.members.values()] == ["one", "two", "three"]
+    assert found.group().trajectories[0].messages()[-1]["content"] == "one"
+
+
+@pytest.mark.parametrize("content", ["no json\n", '{"format_version": 1, "trajectories": []}\n'])
+def test_a_damaged_file_is_told_and_not_overwritten(tmp_path, content):
+    kept = Annotations(tmp_path)
+    kept.path.write_text(content)
+    with pytest.raises(AnnotationError, match="line 1"):
+        kept.save("a", 0, GROUP, [0.1, 0.2, 0.3], "")
+    assert kept.path.read_text() == content
+
+
+def _save_many(root, first):
+    for number in range(first, first + 10):
+        Annotations(root).save("a", number, GROUP, [0.1, 0.2, 0.3], "")
+
+
+@pytest.mark.slow
+def test_two_viewers_of_one_directory_lose_nothing(tmp_path):
+    processes = [get_context("spawn").Process(target=_save_many, args=(tmp_path, first)) for first in (0, 100)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert len(Annotations(tmp_path).places()) == 20

@@ -1,11 +1,36 @@
-"""View data of the pages: rows, score bars, and numbers and times as text."""
+"""What pages share: their headers and answers; rows, score bars, and numbers and times as text."""
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from gavel.scenarios.judgement import Judgement, Vote
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; base-uri 'none'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+        "img-src 'self'; script-src 'self'; style-src 'self'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+}
+"""Headers of pages."""
+
+
+def respond_page(request: Request, html: str, headers: Mapping[str, str], status: int = 200) -> Response:
+    """The page; 304 without a body if the browser's copy has the same content."""
+    content = html.encode("utf-8", "replace")  # a lone surrogate cannot be encoded
+    tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
+    sent = {"ETag": tag, **headers}
+    if status == 200 and request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=sent)
+    return Response(content, status, sent, "text/html; charset=utf-8")
+
 
 WIDTH, HEIGHT, MARGIN = 128, 20, 5
 """Size of a score bar, and its margin left and right."""

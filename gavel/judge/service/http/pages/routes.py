@@ -7,7 +7,6 @@ If the service has keys, pages ask for one by HTTP's Basic authentication: it is
 """
 
 import asyncio
-import hashlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path as FilePath
@@ -24,20 +23,11 @@ from starlette.staticfiles import StaticFiles
 from gavel.judge.service.engine.admission import Caller
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import ServiceError, UnauthorizedError
-from gavel.judge.service.http.pages import FILTERS, member_rows
+from gavel.judge.service.http.pages import FILTERS, HEADERS, member_rows, respond_page
 from gavel.judge.service.http.requests import TheEngine, address_of, response, validated
 from gavel.judge.service.schemas import STATUSES, PageQuery, Record, ScoreRequest
 from gavel.scenarios.judgement import Judgement
 
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; base-uri 'none'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
-        "img-src 'self'; script-src 'self'; style-src 'self'"
-    ),
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "same-origin",
-}
-"""Headers of pages."""
 _ASK = {"WWW-Authenticate": 'Basic realm="Gavel: the password is an API key", charset="UTF-8"'}
 _HERE = FilePath(__file__).parent
 assets = StaticFiles(directory=_HERE / "assets")
@@ -68,14 +58,9 @@ def problem_page(request: Request, error: ServiceError) -> Response:
 def page(
     request: Request, template: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: object
 ) -> Response:
-    """The rendered template; 304 without a body if the browser's copy has the same content."""
+    """The rendered template."""
     text = _environment().get_template(template).render({"viewer": None, **values})
-    content = text.encode("utf-8", "replace")  # a lone surrogate cannot be encoded
-    tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
-    sent = {**HEADERS, "ETag": tag, **(headers or {})}
-    if status == 200 and request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=sent)
-    return Response(content, status, sent, "text/html; charset=utf-8")
+    return respond_page(request, text, {**HEADERS, **(headers or {})}, status)
 
 
 @cache
