@@ -480,7 +480,7 @@ def attention_part(tiny: bool, found: Figures) -> None:
 
             def once(ahead: Any, back: Any, row: Any, given: Any) -> Any:
                 out, normaliser = ahead(*given[1:], row, 128**-0.5)
-                return out, back(*given, out, normaliser, row, 128**-0.5)
+                return out, back(given[0], (*given[1:], out, normaliser), row, 128**-0.5)
 
             both_ways = partial(once, forward, backward, row, (gradient, query, key, value))
             results[name] = both_ways()

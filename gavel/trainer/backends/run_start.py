@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gavel.trainer.model_spec import TrainableSpec
-from gavel.trainer.policy.adapters import check_base, check_lora, read_start, start_from
+from gavel.trainer.policy.adapters import check_base, check_lora, start_from
 from gavel.trainer.policy.loading import adapter_base
 from gavel.trainer.policy.policy import Policy, source_of
 from gavel.trainer.runs.checkpoints import Checkpoints
@@ -54,7 +54,7 @@ class RunStart:
             base = description.get("base_model")
             trained = source_of(base) if isinstance(base, str) else adapter_base(found)
             check_base(source_of(model.base_model), trained, found)
-            check_lora(read_start(found, "cpu"), model.lora, found)
+            check_lora(found, model.lora)
             kept_in = asked if "://" in asked else str(found)
             self.record = {"named": asked, "directory": kept_in, **_origin(found, description)}
             self._source = found

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Literal, Protocol
 
@@ -29,12 +30,26 @@ from gavel.trainer.engines.protocol import (
     Sampled,
     SamplingRequest,
     closed_error,
+    settle,
 )
 
-KEPT = 16_384
+logger = logging.getLogger(__name__)
+
+_KEPT = 16_384
 """Conversations that are remembered; those that went on longest ago are forgotten first."""
-FEWEST_MORE = 4
-_SHARE_MORE = 2
+FEWEST_MORE, _SHARE_MORE = 4, 2
+_CHECK_SECONDS, _FAILED_CHECKS = 5.0, 2
+"""Seconds between two health checks of a sampler, and how many in a row it fails before it is left out."""
+_LONGEST_WAIT = 120.0
+"""Seconds between attempts to connect to a sampler that is gone."""
+_CLOSE_SECONDS = 30.0
+_ATTEMPTS = 8
+"""Samplers that one request may lose."""
+_GO_ON = (
+    "Start them again, or give the addresses of others, and register the model again: it goes on from the last "
+    "checkpoint."
+)
+_AGAIN = "Begin the request again, as OpenAI's clients do."
 
 
 def much_busier(load: int, least: int) -> bool:
@@ -45,28 +60,25 @@ def much_busier(load: int, least: int) -> bool:
 class PoolSchedule:
     """The requests of each sampler, and the conversations that it holds. Not thread-safe."""
 
-    def __init__(self, samplers: int, kept: int = KEPT) -> None:
+    def __init__(self, samplers: int) -> None:
         self.loads = [0] * samplers
         """Requests in flight."""
         self._holders: OrderedDict[int, int] = OrderedDict()
         """Hash of a conversation's tokens -> its sampler."""
-        self._kept = kept
 
     def place(self, prompt_ids: Sequence[int], version: int, among: Collection[int]) -> int:
-        """The sampler, of those `among`, that gets a request with this prompt; it counts as loaded until `done`.
+        """The sampler, of those `among`, that gets a request with this prompt; it counts as loaded until it ends.
 
-        `version`: of the adapter, since what is held was computed with one. Raises `ValueError` for nothing to choose
-        among.
+        That is the one with the longest conversation that the prompt extends. `version`: of the adapter, since what is
+        held was computed with one. Raises `ValueError` for nothing to choose among.
         """
-        least = min(among, key=lambda sampler: (self.loads[sampler], sampler))
-        holder = self._holder(prompt_ids, version, among)
-        chosen = least if holder is None or much_busier(self.loads[holder], self.loads[least]) else holder
+        chosen = min(among, key=lambda sampler: (self.loads[sampler], sampler))
+        if self._holders:
+            found = (self._holders.get(state, -1) for state in reversed(_states(prompt_ids, version)))
+            holder = next((holder for holder in found if holder in among), chosen)
+            chosen = chosen if much_busier(self.loads[holder], self.loads[chosen]) else holder
         self.loads[chosen] += 1
         return chosen
-
-    def done(self, sampler: int) -> None:
-        """A request that was placed there has ended, in whatever way."""
-        self.loads[sampler] -= 1
 
     def hold(self, sampler: int, prompt_ids: Sequence[int], token_ids: Sequence[int], version: int) -> None:
         """The sampler holds this conversation. Its prompt is remembered too: chat formats that rewrite an earlier turn
@@ -75,79 +87,18 @@ class PoolSchedule:
         for state in (states[len(prompt_ids) - 1], states[-1]):
             self._holders[state] = sampler
             self._holders.move_to_end(state)
-        while len(self._holders) > self._kept:
+        while len(self._holders) > _KEPT:
             self._holders.popitem(last=False)
 
     def forget(self, sampler: int) -> None:
         """The sampler has lost what it held."""
-        for state in [state for state, holder in self._holders.items() if holder == sampler]:
-            del self._holders[state]
-
-    def _holder(self, prompt_ids: Sequence[int], version: int, among: Collection[int]) -> int | None:
-        """The member that holds the longest conversation that the prompt extends."""
-        if not self._holders:
-            return None
-        found = (self._holders.get(state) for state in reversed(_states(prompt_ids, version)))
-        return next((holder for holder in found if holder in among), None)
+        kept = ((state, holder) for state, holder in self._holders.items() if holder != sampler)
+        self._holders = OrderedDict(kept)
 
 
 def _states(token_ids: Sequence[int], version: int) -> list[int]:
     """The hash of each prefix, of one token and more."""
     return list(accumulate(token_ids, lambda state, token: hash((state, token)), initial=hash((version,))))[1:]
-
-
-@dataclass(slots=True, eq=False)
-class _Asked:
-    """A request through its attempts, of which one runs at a time."""
-
-    request: SamplingRequest
-    future: "Future[Sampled]"
-    attempts: int = 0
-    heard: bool = False
-    """Whether a token of the reply was passed on: another attempt may draw others."""
-    running: "Future[Sampled] | None" = None
-    """The attempt, which is cancelled with the request."""
-
-    def begin_attempt(self) -> SamplingRequest:
-        """Begins the next attempt and returns the request for it."""
-        self.attempts, self.running = self.attempts + 1, None
-        number, on_tokens = self.attempts, self.request.on_tokens
-        if on_tokens is None:
-            return self.request
-
-        def hear(piece: Sampled) -> None:
-            if number == self.attempts:  # no late news of one that was lost
-                self.heard = True
-                on_tokens(piece)
-
-        return replace(self.request, on_tokens=hear)
-
-    def end_with_request(self, _: object = None) -> None:
-        """Cancels the attempt, if the request was cancelled."""
-        if self.future.cancelled() and self.running is not None:
-            self.running.cancel()
-
-
-logger = logging.getLogger(__name__)
-
-_CHECK_SECONDS = 5.0
-"""Seconds between two checks of a sampler."""
-_FAILED_CHECKS = 2
-"""Health checks in a row that a sampler fails before it is left out."""
-_LONGEST_WAIT = 120.0
-"""Seconds between attempts to connect to a sampler that is gone."""
-_RETURNS = 500
-"""Max number of such attempts."""
-_CLOSE_SECONDS = 30.0
-_ATTEMPTS = 8
-"""Samplers that one request may lose."""
-_GO_ON = (
-    "Start them again, or give the addresses of others, and register the model again: it goes on from the last "
-    "checkpoint."
-)
-
-
-_AGAIN = "Begin the request again, as OpenAI's clients do."
 
 
 class PooledEngine(Engine, Protocol):
@@ -177,6 +128,28 @@ class _Member:
     """True if a sampler that reconnected has the live adapter."""
 
 
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A request through its attempts, of which one runs at a time."""
+
+    request: SamplingRequest
+    future: "Future[Sampled]"
+    attempts: int = 0
+    heard: bool = False
+    """Whether a token of the reply was passed on: another attempt may draw others."""
+    running: "Future[Sampled] | None" = None
+
+    def hear(self, piece: Sampled) -> None:
+        self.heard = True
+        assert self.request.on_tokens is not None
+        self.request.on_tokens(piece)
+
+    def cancel_attempt(self, _: object = None) -> None:
+        """Cancels the attempt, if the request was cancelled."""
+        if self.future.cancelled() and self.running is not None:
+            self.running.cancel()
+
+
 class EnginePool(Engine):
     """An `Engine` over others."""
 
@@ -188,7 +161,7 @@ class EnginePool(Engine):
         self._published: list[int] = []
         self._restarted = 0
         self._schedule = PoolSchedule(len(connects))
-        engines = _connected(connects)
+        engines = _connect_all(connects)
         self._members = [_Member(n, *pair) for n, pair in enumerate(zip(connects, engines, strict=True))]
         self._max_context = min(engine.max_context for engine in engines)
         self._watchers = [
@@ -244,11 +217,10 @@ class EnginePool(Engine):
         return self._max_context
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
-        future: Future[Sampled] = Future()
-        pooled = _Asked(request, future)
-        future.add_done_callback(pooled.end_with_request)
-        self._attempt(pooled)
-        return future
+        asked = _Asked(request, Future())
+        asked.future.add_done_callback(asked.cancel_attempt)
+        self._attempt(asked)
+        return asked.future
 
     def publish(self, adapter: Adapter, version: int) -> None:
         if self._error is not None:
@@ -278,19 +250,17 @@ class EnginePool(Engine):
 
     @contextlib.contextmanager
     def release_memory(self) -> Generator[None]:
-        released: list[tuple[_Member, contextlib.AbstractContextManager[None]]] = []
-        for member in self._members:
-            if member.state == "serving":
+        def wake(member: _Member, memory: contextlib.AbstractContextManager[None]) -> None:
+            with self._leaving_out(member):
+                memory.__exit__(None, None, None)
+
+        with contextlib.ExitStack() as asleep:
+            for member in [each for each in self._members if each.state == "serving"]:
                 memory = member.engine.release_memory()
                 with self._leaving_out(member):
                     memory.__enter__()
-                    released.append((member, memory))
-        try:
+                    asleep.callback(wake, member, memory)
             yield
-        finally:
-            for member, memory in released:
-                with self._leaving_out(member):
-                    memory.__exit__(None, None, None)
 
     def close(self) -> None:
         with self._lock:
@@ -302,25 +272,27 @@ class EnginePool(Engine):
         for member in self._members:
             member.engine.close()
 
-    def _attempt(self, pooled: _Asked) -> None:
-        """Sends the request to a sampler; what becomes of it, `_finish_attempt` hears."""
-        asked = pooled.begin_attempt()
+    def _attempt(self, asked: _Asked) -> None:
+        """Sends the request to a sampler; what becomes of it, `_finish` hears."""
+        request = asked.request
+        if request.on_tokens is not None:
+            request = replace(request, on_tokens=asked.hear)
         try:
             with self._lock:
-                member = self._choose(asked)
+                member = self._choose(request)
                 engine = member.engine
         except EngineError as error:
-            _settle(pooled.future, error)
+            settle(asked.future, error)
             return
-        attempt = engine.submit(asked)
-        attempt.add_done_callback(lambda done: self._finish_attempt(pooled, member, engine, done))
-        pooled.running = attempt
-        pooled.end_with_request()
+        asked.attempts += 1
+        asked.running = engine.submit(request)
+        asked.running.add_done_callback(partial(self._finish, asked, member, engine))
+        asked.cancel_attempt()
 
-    def _choose(self, asked: SamplingRequest) -> _Member:
+    def _choose(self, request: SamplingRequest) -> _Member:
         if self._error is not None:
             raise self._error
-        version = asked.adapter_version
+        version = request.adapter_version
         holders = {
             member.number
             for member in self._members
@@ -329,39 +301,32 @@ class EnginePool(Engine):
         if not holders:
             raise AdapterGone(version or 0, self.adapter_versions)
         live = self.adapter_version if version is None else version
-        return self._members[self._schedule.place(asked.prompt_ids, live, holders)]
+        return self._members[self._schedule.place(request.prompt_ids, live, holders)]
 
-    def _finish_attempt(
-        self, pooled: _Asked, member: _Member, engine: PooledEngine, attempt: "Future[Sampled]"
-    ) -> None:
-        """Completes the request, retries it elsewhere, or fails it; called in a thread of `engine`, the member's engine
-        at the attempt's start."""
+    def _finish(self, asked: _Asked, member: _Member, engine: PooledEngine, attempt: "Future[Sampled]") -> None:
+        """Completes the request, begins it again elsewhere, or fails it; called in a thread of `engine`, the member's
+        engine at the attempt's start."""
+        error = None if attempt.cancelled() else attempt.exception()
         with self._lock:
-            self._schedule.done(member.number)
+            self._schedule.loads[member.number] -= 1
+            if not attempt.cancelled() and error is None and member.engine is engine and member.state == "serving":
+                said = attempt.result()
+                self._schedule.hold(member.number, asked.request.prompt_ids, said.token_ids, said.adapter_version)
         if attempt.cancelled():
             return
-        error = attempt.exception()
-        if error is None:
-            sampled = attempt.result()
-            with self._lock:
-                if member.engine is engine and member.state == "serving":
-                    self._schedule.hold(
-                        member.number, pooled.request.prompt_ids, sampled.token_ids, sampled.adapter_version
-                    )
-            _settle(pooled.future, sampled)
-            return
         lost = isinstance(error, EngineError) and engine.closed
-        if not lost or self._error is not None or pooled.attempts > _ATTEMPTS:
-            _settle(pooled.future, self._error if lost and self._error is not None else error)
-            return
-        if member.engine is engine:
+        if lost and member.engine is engine:
             self._leave(member, str(error))
-        if pooled.heard:
-            _settle(pooled.future, EngineError("the sampler of a reply was lost after part of it was heard", _AGAIN))
-            return
-        with self._lock:
-            self._restarted += 1
-        self._attempt(pooled)
+        if not lost or asked.attempts > _ATTEMPTS:
+            settle(asked.future, error or attempt.result())
+        elif self._error is not None:
+            settle(asked.future, self._error)
+        elif asked.heard:
+            settle(asked.future, EngineError("the sampler of a reply was lost after part of it was heard", _AGAIN))
+        else:
+            with self._lock:
+                self._restarted += 1
+            self._attempt(asked)
 
     def _leave(self, member: _Member, reason: str) -> None:
         """Leaves out a sampler, and tells of it once; the last one ends the pool."""
@@ -372,19 +337,14 @@ class EnginePool(Engine):
             self._schedule.forget(member.number)
             left = len(self.serving)
             if not left:
-                self._error = EngineError(
-                    f"none of the {len(self._members)} samplers serves any more; the last one: {reason}", _GO_ON
-                )
+                told = f"none of the {len(self._members)} samplers serves any more; the last one: {reason}"
+                self._error = EngineError(told, _GO_ON)
                 self._stopping.set()
-        if served and left:
-            logger.warning(
-                "the sampler at %s is left out, and what it was asked begins again on the others (%d): %s",
-                member.engine.address,
-                left,
-                reason,
-            )
-        elif not served:
+        if not served:
             logger.warning("the sampler at %s came back, and is left out again: %s", member.engine.address, reason)
+        elif left:
+            told = "the sampler at %s is left out, and what it was asked begins again on the others (%d): %s"
+            logger.warning(told, member.engine.address, left, reason)
 
     @contextlib.contextmanager
     def _leaving_out(self, member: _Member) -> Generator[None]:
@@ -399,12 +359,8 @@ class EnginePool(Engine):
     def _watch(self, member: _Member) -> None:
         """Detects a lost sampler and reconnects to it; runs in its own thread."""
         failed, wait = 0, _CHECK_SECONDS
-        returns = 0
         while not self._stopping.wait(wait):
             if member.state == "gone":
-                returns += 1
-                if returns > _RETURNS:
-                    return
                 wait = _CHECK_SECONDS if self._connect_again(member) else min(2 * wait, _LONGEST_WAIT)
                 failed = 0
                 continue
@@ -423,12 +379,8 @@ class EnginePool(Engine):
             return False
         shorter = engine.max_context < self._max_context
         if shorter:
-            logger.warning(
-                "the sampler at %s came back with a context of %d tokens, and %d are needed",
-                engine.address,
-                engine.max_context,
-                self._max_context,
-            )
+            told = "the sampler at %s came back with a context of %d tokens, and %d are needed"
+            logger.warning(told, engine.address, engine.max_context, self._max_context)
         if shorter or self._stopping.is_set():
             engine.close()
             return False
@@ -437,7 +389,7 @@ class EnginePool(Engine):
         return True
 
 
-def _connected(connects: Sequence[Connect]) -> list[PooledEngine]:
+def _connect_all(connects: Sequence[Connect]) -> list[PooledEngine]:
     """Connects to all or none: if one fails, those that were reached are closed."""
     with ThreadPoolExecutor(len(connects)) as threads:
         connecting = [threads.submit(connect) for connect in connects]
@@ -448,12 +400,3 @@ def _connected(connects: Sequence[Connect]) -> list[PooledEngine]:
                 each.result().close()
         raise errors[0]
     return [each.result() for each in connecting]
-
-
-def _settle(future: "Future[Sampled]", outcome: Sampled | BaseException) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    if isinstance(outcome, BaseException):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,16 +32,12 @@ _AFTER_A_THOUGHT = "start: SPACE? json\nSPACE: /[ \\t\\r\\n]{1,4}/\njson: %json 
 _LAYOUT = {"whitespace_pattern": "( |\\r?\\n[ \\t]{0,16})?"}
 """Max whitespace between the parts of a JSON text: with unbounded space some policies never reach the end."""
 _THOUGHT = ("<think>", "</think>")
+_NONE = -1
+"""No token: of a model that has no thoughts."""
 
 
 class GrammarError(EngineError):
     """A schema that no grammar can be made of, or one that is too complex."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Thought:
-    opens: int
-    closes: int
 
 
 class Grammars:
@@ -53,30 +50,26 @@ class Grammars:
         self._tokens: LLTokenizer | None = None
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._gate = threading.Lock()
-        known = tokenizer.get_vocab()
-        ids = [known[mark] for mark in _THOUGHT if mark in known]
-        self._thought = _Thought(*ids) if len(ids) == len(_THOUGHT) else None
+        thought = [tokenizer.get_vocab().get(mark, _NONE) for mark in _THOUGHT]
+        self._opens, self._closes = thought if _NONE not in thought else (_NONE, _NONE)
 
     def constraint(self, grammar: Grammar, prompt_ids: Sequence[int], stop_ids: frozenset[int]) -> "Constraint":
         """Takes up to a second for the first one, and milliseconds for a new schema. Raises `GrammarError`."""
-        if grammar.call:
-            with self._gate:
-                call = self._make_matcher(grammar.call)
-            return Constraint(call, None, self._vocabulary, stop_ids, (), None, self._is_blank, thinks=False)
+        thoughts = self._opens != _NONE and not grammar.call
         with self._gate:
-            matcher = self._make_matcher(_JSON, grammar.schema)
-            after = None if self._thought is None else self._make_matcher(_AFTER_A_THOUGHT, grammar.schema)
-        opening, thinks = list(grammar.opening), False
-        if self._thought is not None:
-            marks = [token for token in prompt_ids if token in (self._thought.opens, self._thought.closes)]
-            thinks = marks[-1:] == [self._thought.opens]
-            if self._thought.closes in opening:  # of a format that shows an empty thought
-                opening = opening[opening.index(self._thought.closes) + 1 :]
-                while opening and self._is_blank(opening[0]):
-                    del opening[0]
-        return Constraint(
-            matcher, after, self._vocabulary, stop_ids, opening, self._thought, self._is_blank, thinks=thinks
-        )
+            matcher = self._make_matcher(grammar.call or _JSON, "" if grammar.call else grammar.schema)
+            after = self._make_matcher(_AFTER_A_THOUGHT, grammar.schema) if thoughts else None
+        found = Constraint(matcher, after, self._vocabulary, stop_ids, is_blank=self._is_blank)
+        if not grammar.call:
+            found.opening = grammar.opening
+        if thoughts:
+            found.opens, found.closes = self._opens, self._closes
+            marks = [token for token in prompt_ids if token in (self._opens, self._closes)]
+            found.thinks = marks[-1:] == [self._opens]
+            if self._closes in grammar.opening:  # of a format that shows an empty thought
+                rest = grammar.opening[grammar.opening.index(self._closes) + 1 :]
+                found.opening = tuple(dropwhile(self._is_blank, rest))
+        return found
 
     def _is_blank(self, token: int) -> bool:
         return self._tokenizer.decode([token]).isspace()
@@ -126,67 +119,59 @@ def constraint_of(request: SamplingRequest, grammars: Grammars | None) -> "Const
     return grammars.constraint(request.grammar, request.prompt_ids, request.stop_ids)
 
 
+@dataclass(slots=True)
 class Constraint:
     """The grammar state of one reply."""
 
-    def __init__(
-        self,
-        matcher: "LLMatcher",
-        after_thought: "LLMatcher | None",
-        vocabulary: int,
-        stop_ids: frozenset[int],
-        opening: Sequence[int],
-        thought: _Thought | None,
-        is_blank: Callable[[int], bool],
-        *,
-        thinks: bool,
-    ) -> None:
-        """`matcher` is of a reply that begins with the JSON; `thinks`: the prompt ends within a thought."""
-        self._matcher = matcher
-        self._after_thought = after_thought
-        self._vocabulary = vocabulary
-        self._stop_ids = stop_ids
-        self._opening = tuple(opening)
-        self._opened = 0
-        """Tokens of the opening that the reply begins with."""
-        self._thought = thought
-        self._is_blank = is_blank
-        self._thinks = thinks
-        self._may_think = True
-        self._may_be_json = True
+    _matcher: "LLMatcher"
+    """Of a reply that begins with the JSON."""
+    _after_thought: "LLMatcher | None"
+    _vocabulary: int
+    _stop_ids: frozenset[int]
+    is_blank: Callable[[int], bool]
+    opening: tuple[int, ...] = ()
+    """The tokens that open a tool call, as long as the reply may be one."""
+    opens: int = _NONE
+    """The token that opens a thought."""
+    closes: int = _NONE
+    thinks: bool = False
+    _opened: int = 0
+    """Tokens of the opening that the reply begins with."""
+    _may_think: bool = True
+    _may_be_json: bool = True
 
     @property
     def free(self) -> bool:
         """Whether the reply opens a tool call, and may go on as it likes."""
-        return self._opened > 0 and (not self._may_be_json or self._opened == len(self._opening))
+        return self._opened > 0 and (not self._may_be_json or self._opened == len(self.opening))
 
     def take(self, token: int) -> bool:
         """Advances by `token`. Returns False if the grammar forbids it."""
         if self.free:
             return True
-        if self._thinks and self._thought is not None:
-            if token == self._thought.closes:
-                self._thinks, self._may_think = False, False
+        if self.thinks:
+            if token == self.closes:
+                self.thinks, self._may_think = False, False
                 self._matcher = self._after_thought or self._matcher
             return token not in self._stop_ids
-        if self._may_think and self._thought is not None and token == self._thought.opens:
-            self._thinks = True
+        if self._may_think and token == self.opens:
+            self.thinks = True
             return True
         if token in self._stop_ids:
             return self._may_be_json and self._matcher.is_accepting()
-        opens = bool(self._opening) and token == self._opening[self._opened]
+        opens = bool(self.opening) and token == self.opening[self._opened]
         fits = self._may_be_json and self._matcher.try_consume_tokens([token]) == 1
-        if fits and not opens and not self._opened and self._is_blank(token):
+        if fits and not opens and not self._opened and self.is_blank(token):
             return True  # between a thought and what follows
         if opens or fits:
             self._opened = self._opened + 1 if opens else 0
-            self._opening = self._opening if opens else ()
+            self.opening = self.opening if opens else ()
             self._may_be_json, self._may_think = fits, False
         return opens or fits
 
     def allowed(self) -> np.ndarray:
         """The tokens that the reply may go on with. `[vocabulary]`, bool. Raises `GrammarError` for none."""
-        if self.free or self._thinks:
+        if self.free or self.thinks:
             found = np.ones(self._vocabulary, dtype=bool)
             found[sorted(self._stop_ids)] = self.free
             return found
@@ -195,8 +180,8 @@ class Constraint:
             bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
             found = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(bool)
         found[sorted(self._stop_ids)] = self._may_be_json and self._matcher.is_accepting()
-        if self._opening:
-            found[self._opening[self._opened]] = True
+        if self.opening:
+            found[self.opening[self._opened]] = True
         if self._matcher.is_error() or not found.any():
             told = _reason(self._matcher.get_error()) or "no token fits"
             raise GrammarError(f"the reply cannot go on by its response_format: {told}", "Simplify the schema.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from gavel.trainer.cached_pass import cached
@@ -60,7 +61,8 @@ class Slots:
         capacity += -capacity % _BLOCK
         self.ids = np.pad(self.ids, ((0, 0), (0, capacity - self.capacity)))
         for layer, pair in enumerate(self.layers):
-            self.layers[layer] = tuple(_widened(tensor, capacity) for tensor in pair)  # type: ignore[assignment]
+            keys, values = (pad(tensor, (0, 0, 0, capacity - tensor.shape[2])) for tensor in pair)
+            self.layers[layer] = keys, values
 
     def forget(self, adapter: int) -> None:
         """Empties the slots of an adapter that was evicted."""
@@ -89,13 +91,15 @@ class Slots:
         shared = np.minimum(shared, len(ids) - 1)
         continued = free[(shared[free] == self.lengths[free]) & (shared[free] > 0)]
         source = int(shared.argmax())
+        start = int(shared[source])
         if len(continued) and shared[continued].max() == shared[source]:
             slot = int(continued[shared[continued].argmax()])
         else:
             slot = int(free[self._used[free].argmin()])
-            if slot != source and shared[source]:
-                self._copy(source, slot, int(shared[source]))
-        start = int(shared[source])
+            if slot != source and start:
+                for keys, values in self.layers:
+                    keys[slot, :, :start] = keys[source, :, :start]
+                    values[slot, :, :start] = values[source, :, :start]
         self.ids[slot, : len(ids)] = ids
         self.lengths[slot] = start
         self.adapters[slot] = adapter
@@ -106,11 +110,6 @@ class Slots:
         self._clock += 1
         self._used[slot] = self._clock
         self.busy[slot] = False
-
-    def _copy(self, source: int, target: int, length: int) -> None:
-        for keys, values in self.layers:
-            keys[target, :, :length] = keys[source, :, :length]
-            values[target, :, :length] = values[source, :, :length]
 
 
 class StateSlots(Slots):
@@ -137,9 +136,7 @@ class SlotView:
         ascending = bool((rows[1:] > rows[:-1]).all())
         self._contiguous = slice(first, last + 1) if ascending and last - first + 1 == len(rows) else None
 
-    def update(
-        self, keys: torch.Tensor, values: torch.Tensor, layer: int, **_: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, keys: Any, values: Any, layer: int, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Stores `[rows, kv_heads, new, head_dim]`, returns `[rows, kv_heads, width, head_dim]`; drops further rows.
 
         What else a version of transformers hands its own caches is not needed.
@@ -194,15 +191,6 @@ def slot_bytes(model: Any, max_context: int) -> int:
 
 def _bytes(held: Any) -> int:
     """Bytes of all tensors in nested dictionaries."""
-    match held:
-        case torch.Tensor():
-            return held.nbytes
-        case dict():
-            return sum(_bytes(each) for each in held.values())
-    return 0
-
-
-def _widened(tensor: torch.Tensor, capacity: int) -> torch.Tensor:
-    wider = tensor.new_zeros(*tensor.shape[:2], capacity, tensor.shape[3])
-    wider[:, :, : tensor.shape[2]] = tensor
-    return wider
+    if isinstance(held, dict):
+        return sum(map(_bytes, held.values()))
+    return held.nbytes if isinstance(held, torch.Tensor) else 0

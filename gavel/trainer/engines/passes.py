@@ -26,10 +26,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as attend
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.activations import SiLUActivation
@@ -68,7 +70,7 @@ def attend_grouped(decoder: Any) -> None:
 
 
 def _forward(
-    module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -80,9 +82,9 @@ def _forward(
     s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    least = 1 if slot_masks is None else slot_masks.queries
-    if slot_masks is not None:
-        attention_mask = slot_masks.masks[slot_masks.spans[module.layer_idx]]  # type: ignore[index]
+    least = slot_masks.queries if slot_masks else 1
+    if slot_masks:
+        attention_mask = slot_masks.masks[slot_masks.spans[module.layer_idx]]
     rows, heads, new, size = query.shape
     query = query[: len(key)]  # rows of padding have no keys
     odd = any(each is not None for each in (softcap, s_aux, others.get("position_bias")))
@@ -97,10 +99,10 @@ def _forward(
         # The heads take the query axis: all of them see the same keys.
         grouped = query.reshape(len(key), key.shape[1], -1, size)
         group = grouped.shape[2]
-        grouped = torch.nn.functional.pad(grouped, (0, 0, 0, -group % least))
-        read = torch.nn.functional.scaled_dot_product_attention(grouped, key, value, attention_mask, scale=scaling)
+        grouped = pad(grouped, (0, 0, 0, -group % least))
+        read = attend(grouped, key, value, attention_mask, scale=scaling)
         read = read[:, :, :group].reshape(len(key), 1, heads, value.shape[-1])
-    return torch.nn.functional.pad(read, (0, 0, 0, 0, 0, 0, 0, rows - len(key))), None
+    return pad(read, (0, 0, 0, 0, 0, 0, 0, rows - len(key))), None
 
 
 _WIDTHS = 256
@@ -109,18 +111,6 @@ _TOKENS = 16
 """Tokens of a pass on a CPU are a multiple of this."""
 _KEYS = 512
 """Keys that PyTorch's attention for the CPU takes at once."""
-
-
-class Passes(Protocol):
-    """Computes new tokens of slots."""
-
-    def logits(self, rows: np.ndarray, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> torch.Tensor:
-        """Logits `[rows, vocabulary]` after the last new token of each slot in `rows`.
-
-        `tokens` `[rows, most]` are new from `starts` on; `counts` says how many of them are real, and a row without any
-        gets no meaningful logits.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +168,12 @@ class BatchedPasses:
                     module.act_fn = _EvenSilu()
 
     def logits(self, rows: np.ndarray, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> torch.Tensor:
-        """Stores keys and values of padding behind a slot's real tokens, where the next real ones overwrite them."""
+        """Logits `[rows, vocabulary]` after the last new token of each slot in `rows`.
+
+        `tokens` `[rows, most]` are new from `starts` on; `counts` says how many of them are real, and a row without any
+        gets no meaningful logits. Keys and values of padding stand behind a slot's real tokens, where the next real
+        ones overwrite them.
+        """
         longest = int((starts + counts)[counts > 0].max())
         width = longest + -longest % _WIDTHS if self._even is None else self._even.width(longest)
         padding = 0
@@ -226,12 +221,12 @@ class SinglePasses:
         self._caches: list[DynamicCache | None] = [None] * slots
 
     def logits(self, rows: np.ndarray, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> torch.Tensor:
-        found = [
-            self._next(int(slot), tokens[row, : counts[row]], int(starts[row])) if counts[row] else None
-            for row, slot in enumerate(rows)
-        ]
-        one = next(each for each in found if each is not None)
-        return torch.stack([one if each is None else each for each in found])
+        """As those of `BatchedPasses`."""
+        found = {
+            at: self._next(int(rows[at]), tokens[at, : counts[at]], int(starts[at]))
+            for at in counts.nonzero()[0].tolist()
+        }
+        return torch.stack([found.get(at, next(iter(found.values()))) for at in range(len(rows))])
 
     def _next(self, slot: int, tokens: np.ndarray, start: int) -> torch.Tensor:
         cache = self._caches[slot] if start else None
@@ -247,15 +242,12 @@ class SinglePasses:
 
 
 def _padded(rows: torch.Tensor, more: int) -> torch.Tensor:
-    return torch.nn.functional.pad(rows, (0, 0, 0, more)) if more else rows
+    return pad(rows, (0, 0, 0, more)) if more else rows
 
 
 class _EvenSilu(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x / x.neg().exp_().add_(1)
-
-
-Adapted = TypeVar("Adapted", "AdaptedLinear", "AdaptedExperts")
 
 
 class AdaptedLinear(torch.nn.Module):
@@ -303,23 +295,19 @@ def set_factors(model: Any, factors: Iterable[LoraFactors]) -> None:
         elif isinstance(module, AdaptedExperts):
             module.factors = {}
     for each in factors:
-        if each.a.ndim == 3:
-            name, _, weight = each.layer.rpartition(".")
-            _adapted(model, name, AdaptedExperts).factors[weight] = ExpertFactors(each.a, each.b, each.scale)
+        name, _, weight = each.layer.rpartition(".") if each.a.ndim == 3 else (each.layer, "", "")
+        module = model.get_submodule(name)
+        if not isinstance(module, AdaptedLinear | AdaptedExperts):
+            module = AdaptedExperts(module) if weight else AdaptedLinear(module)
+            model.set_submodule(name, module)
+        if isinstance(module, AdaptedExperts):
+            module.factors[weight] = ExpertFactors(each.a, each.b, each.scale)
         else:
-            _adapted(model, each.layer, AdaptedLinear).factors = each
-
-
-def _adapted(model: Any, name: str, kind: type[Adapted]) -> Adapted:
-    """The module of this name, which is put into `kind` unless it is in it."""
-    module = model.get_submodule(name)
-    if not isinstance(module, kind):
-        module = kind(module)
-        model.set_submodule(name, module)
-    return module
+            module.factors = each
 
 
 Activate = Callable[[], None]
+"""Makes the next forward pass use an adapter."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -328,7 +316,6 @@ class CachedAdapter:
     number: int
     """Unique in the engine; the same version may be published again."""
     activate: Activate
-    """Makes the next forward pass use it."""
 
 
 class AdapterCache:
@@ -343,7 +330,7 @@ class AdapterCache:
         self._parameters = dict(model.named_parameters())
         self._merges = model.dtype == torch.float32 and not is_quantized(model)
         self._numbers = itertools.count()
-        plain = self._swap_weights(self._parameters.items()) if self._merges else self._set_factors([])
+        plain = self._swap_weights(self._parameters.items()) if self._merges else partial(set_factors, model, [])
         base = CachedAdapter(0, next(self._numbers), plain)
         self._base = CachedAdapter(BASE, next(self._numbers), plain)
         self.published = [base]
@@ -353,7 +340,9 @@ class AdapterCache:
 
     def prepare(self, adapter: Adapter) -> Activate:
         """The function that activates `adapter` with its weights as of now. Raises KeyError when it does not fit."""
-        return self._swap_weights(adapter.merged_weights()) if self._merges else self._set_factors(adapter.factors())
+        if self._merges:
+            return self._swap_weights(adapter.merged_weights())
+        return partial(set_factors, self._model, list(adapter.factors()))
 
     def publish(self, activate: Activate, version: int) -> None:
         """Makes an adapter live. Raises what `activate` raises, and then nothing has changed."""
@@ -367,10 +356,8 @@ class AdapterCache:
 
     def find(self, version: int | None) -> CachedAdapter:
         """The adapter of a version, None for the live one, `BASE` for none. Raises `AdapterGone`."""
-        if version == BASE:
-            return self._base
-        for adapter in reversed(self.published):
-            if version in (None, adapter.version):
+        for adapter in (self._base, *reversed(self.published)):
+            if version == adapter.version or (version is None and adapter is not self._base):
                 return adapter
         raise AdapterGone(version or 0, [adapter.version for adapter in self.published])
 
@@ -382,9 +369,7 @@ class AdapterCache:
 
     def evict(self, in_use: Iterable[CachedAdapter]) -> list[int]:
         """Drops the adapters that are neither published nor `in_use`; returns their numbers."""
-        if not self._retired:
-            return []
-        used = set(in_use)
+        used = set(in_use) if self._retired else set[CachedAdapter]()
         evicted = [adapter.number for adapter in self._retired if adapter not in used]
         self._retired = [adapter for adapter in self._retired if adapter in used]
         return evicted
@@ -397,7 +382,3 @@ class AdapterCache:
                 parameter.data = weight
 
         return activate
-
-    def _set_factors(self, factors: Iterable[LoraFactors]) -> Activate:
-        kept = list(factors)
-        return lambda: set_factors(self._model, kept)

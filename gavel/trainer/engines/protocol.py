@@ -7,10 +7,10 @@ learner can compare them with the policy's.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import Future, InvalidStateError
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gavel.base.errors import GavelError
 from gavel.trainer.policy.adapter import Adapter
@@ -120,6 +120,15 @@ def check_length(request: "SamplingRequest", max_context: int) -> None:
             f"the prompt has {len(request.prompt_ids)} tokens; the maximum context length is {max_context}",
             SHORTEN,
         )
+
+
+def settle(future: "Future[Any]", outcome: Any) -> None:
+    """Gives a future its result, or its exception; one that was cancelled meanwhile stays so."""
+    with suppress(InvalidStateError):
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
 
 OnTokens = Callable[["Sampled"], None]

@@ -14,16 +14,17 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from gavel.trainer.engines.grammar import Constraint, GrammarError, Grammars, constraint_of
 from gavel.trainer.engines.kv_cache import Slots, StateSlots
-from gavel.trainer.engines.passes import AdapterCache, BatchedPasses, CachedAdapter, Passes, SinglePasses
+from gavel.trainer.engines.passes import AdapterCache, BatchedPasses, CachedAdapter, SinglePasses
 from gavel.trainer.engines.protocol import (
     DEADLINE,
     Adapter,
@@ -33,10 +34,13 @@ from gavel.trainer.engines.protocol import (
     SamplingRequest,
     check_length,
     closed_error,
+    settle,
 )
 from gavel.trainer.kernels.fused_layers import fuse_norms
 from gavel.trainer.kernels.lm_head import keep_logits_precise
 from gavel.trainer.policy.loading import plain_logits, text_decoder, why_unbatched
+
+T = TypeVar("T")
 
 _BLOCK = 64
 """Vocabulary entries per partial sum."""
@@ -109,56 +113,53 @@ def draw_tokens(logits: torch.Tensor, rows: Sequence["RunningReply"]) -> list[Dr
     logprobs = torch.log_softmax(logits / temperatures.where(temperatures > 0, 1.0)[:, None], -1)
     for at, shaping in shaped:
         logprobs[at] = shaping.logprobs(logprobs[at])
-    chosen = sample_tokens(logprobs.exp(), _uniforms(rows, 0).to(logits.device))
-    if (temperatures == 0).any():
-        chosen = torch.where(temperatures > 0, chosen, logits.argmax(-1))
+    chosen = _choose(logprobs, logits, temperatures, rows)
     chosen_logprobs = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
-    found: list[Draw | GrammarError] = []
-    for at, (row, token, logprob) in enumerate(zip(rows, chosen.tolist(), chosen_logprobs, strict=True)):
-        drawn = Draw(token, logprob)
-        found.append(drawn)
-        if row.constraint is None and not row.request.top_logprobs:
-            continue
-        source = logprobs[at]
-        if row.constraint is not None and not row.constraint.take(token):
+    draws = [Draw(*each) for each in zip(chosen.tolist(), chosen_logprobs, strict=True)]
+    found: list[Draw | GrammarError] = [*draws]
+    for at, row in enumerate(rows):
+        if row.constraint is not None or row.request.top_logprobs:
             try:
-                source = _fitting(row.constraint, logits[at], source, row.request.temperature)
+                found[at] = _finish_draw(row, draws[at], logits[at], logprobs[at])
             except GrammarError as error:
                 found[at] = error
-                continue
-            drawn = found[at] = _drawn_again(row, source)
-            row.constraint.take(drawn.token)
-        if row.request.top_logprobs:
-            values, tokens = source.topk(min(row.request.top_logprobs, len(source)))
-            pairs = zip(tokens.tolist(), values.tolist(), strict=True)
-            drawn.likeliest = [(token, value) for token, value in pairs if value > -torch.inf]
     return found
 
 
-def _fitting(constraint: Constraint, logits: torch.Tensor, logprobs: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Log-probs of the tokens that fit; -inf for others. `[vocabulary]`"""
-    forbidden = ~torch.from_numpy(constraint.allowed()).to(logits.device)
-    masked = logprobs.masked_fill(forbidden, -torch.inf)
-    if not masked.max() > -torch.inf:  # the tail that was cut off held all of them
-        masked = (logits / (temperature or 1.0)).masked_fill(forbidden, -torch.inf)
-    return torch.log_softmax(masked, -1)
-
-
-def _drawn_again(row: "RunningReply", logprobs: torch.Tensor) -> Draw:
-    if row.request.temperature == 0:
-        token = int(logprobs.argmax())
-    else:
-        token = int(sample_tokens(logprobs.exp()[None], _uniforms([row], _ANOTHER).to(logprobs.device)))
-    return Draw(token, float(logprobs[token]), again=True)
-
-
-def _uniforms(rows: Sequence["RunningReply"], apart: int) -> torch.Tensor:
-    """`[rows]`"""
+def _choose(
+    logprobs: torch.Tensor,
+    logits: torch.Tensor,
+    temperatures: torch.Tensor,
+    rows: Sequence["RunningReply"],
+    apart: int = 0,
+) -> torch.Tensor:
+    """The token of each row by the random number of its seed and position, at temperature 0 the likeliest. `[rows]`"""
     seeds = np.array([(row.request.seed ^ apart) & _SEED_BITS for row in rows], dtype=np.uint64)
-    return torch.from_numpy(uniform_numbers(seeds, np.array([len(row.token_ids) for row in rows])))
+    uniforms = uniform_numbers(seeds, np.array([len(row.token_ids) for row in rows]))
+    chosen = sample_tokens(logprobs.exp(), torch.from_numpy(uniforms).to(logits.device))
+    return torch.where(temperatures > 0, chosen, logits.argmax(-1)) if (temperatures == 0).any() else chosen
 
 
-@dataclass(slots=True)
+def _finish_draw(row: "RunningReply", drawn: Draw, logits: torch.Tensor, logprobs: torch.Tensor) -> Draw:
+    """The token, or another among those that fit; with the likeliest ones beside it. Raises `GrammarError`."""
+    temperature, rules = row.request.temperature, row.constraint
+    if rules is not None and not rules.take(drawn.token):
+        forbidden = ~torch.from_numpy(rules.allowed()).to(logits.device)
+        masked = logprobs.masked_fill(forbidden, -torch.inf)
+        if not masked.max() > -torch.inf:  # the tail that was cut off held all of them
+            masked = (logits / (temperature or 1.0)).masked_fill(forbidden, -torch.inf)
+        logprobs = torch.log_softmax(masked, -1)
+        again = _choose(logprobs[None], logprobs[None], logits.new_tensor([temperature]), [row], _ANOTHER)
+        drawn = Draw(int(again), float(logprobs[again]), again=True)
+        rules.take(drawn.token)
+    if row.request.top_logprobs:
+        values, tokens = logprobs.topk(min(row.request.top_logprobs, len(logprobs)))
+        pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+        drawn.likeliest = [(token, value) for token, value in pairs if value > -torch.inf]
+    return drawn
+
+
+@dataclass(slots=True, eq=False)
 class RunningReply:
     """A reply in progress: its tokens so far, and the slot in which it is computed."""
 
@@ -184,43 +185,29 @@ class RunningReply:
             version = self.adapter.version
             self.request.on_tokens(Sampled([drawn.token], [drawn.logprob], "stop", version, top, int(drawn.again)))
 
-    def refuse(self, error: EngineError) -> None:
-        """Fails it; it leaves the batch as one that was cancelled."""
-        with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
-            self.future.set_exception(error)
-
-    def finish_reason(self, max_context: int) -> Literal["stop", "length"] | None:
-        """None while it goes on, and while its prompt is not fully computed."""
+    def sampled(self, max_context: int) -> Sampled | None:
+        """The reply; None while it goes on, and while its prompt is not fully computed."""
         if not self.token_ids:
             return None
-        if self.token_ids[-1] in self.request.stop_ids:
-            return "stop"
+        stopped = self.token_ids[-1] in self.request.stop_ids
         room = min(self.request.max_tokens, max_context - len(self.ids))
-        return "length" if len(self.token_ids) >= room else None
-
-    def sampled(self, finish_reason: Literal["stop", "length"]) -> Sampled:
-        return Sampled(
-            self.token_ids, self.logprobs, finish_reason, self.adapter.version, self.top_logprobs, self.redrawn
-        )
+        if not stopped and len(self.token_ids) < room:
+            return None
+        reason = "stop" if stopped else "length"
+        return Sampled(self.token_ids, self.logprobs, reason, self.adapter.version, self.top_logprobs, self.redrawn)
 
 
 logger = logging.getLogger(__name__)
 
 _WORTH_WAITING = 16
 """A request waits for another of its wave when it can reuse at least this many prefix tokens of it."""
-
 _PATIENCE = 3
 """Passes between two admissions; requests that arrive in between are prefilled together."""
 _DENSE = 0.6
 """Share of busy slots above which computing idle slots too is cheaper than gathering the busy ones."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """Work to do between two passes."""
-
-    call: Callable[[], Any]
-    done: "Future[Any]"
+Arrival = tuple["Future[Any]", Callable[[], None]]
+"""What is done with an arrival between two passes; should the engine stop before, its future fails."""
 
 
 class TransformersEngine(Engine):
@@ -250,7 +237,7 @@ class TransformersEngine(Engine):
         alone = why_unbatched(model.config, max_context)
         self._slots = Slots(slots, max_context) if alone is None else StateSlots(slots, max_context)
         self._pass_tokens = pass_tokens
-        self._passes: Passes = BatchedPasses(model, self._slots) if alone is None else SinglePasses(model, slots)
+        self._passes = BatchedPasses(model, self._slots) if alone is None else SinglePasses(model, slots)
         if alone is not None:
             logger.warning(
                 "%s is sampled one conversation at a time, which is exact, but slow (%s); --engine vllm is faster.",
@@ -259,7 +246,7 @@ class TransformersEngine(Engine):
             )
         self._adapters = AdapterCache(model, versions)
         self._grammars = grammars
-        self._arrivals: queue.SimpleQueue[RunningReply | _Job | None] = queue.SimpleQueue()
+        self._arrivals: queue.SimpleQueue[Arrival | None] = queue.SimpleQueue()
         self._waiting: list[RunningReply] = []
         self._running: list[RunningReply] = []
         self._closed = False
@@ -291,9 +278,10 @@ class TransformersEngine(Engine):
             adapter = self._adapters.find(request.adapter_version)
             constraint = constraint_of(request, self._grammars)
             ids = np.asarray(request.prompt_ids, dtype=np.int32)
-            self._queue(RunningReply(request, future, ids, adapter, constraint))
+            reply = RunningReply(request, future, ids, adapter, constraint)
+            self._queue(future, partial(self._waiting.append, reply))
         except EngineError as error:
-            future.set_exception(error)
+            settle(future, error)
         return future
 
     def publish(self, adapter: Adapter, version: int) -> None:
@@ -319,20 +307,28 @@ class TransformersEngine(Engine):
                 self._arrivals.put(None)
         self._thread.join(timeout=DEADLINE)
 
-    def _queue(self, arrival: RunningReply | _Job) -> None:
+    def _queue(self, future: "Future[Any]", act: Callable[[], None]) -> None:
         """Raises `EngineError` when the engine is closed."""
         with self._gate:
             if self._closed:
                 raise closed_error()
-            self._arrivals.put(arrival)
+            self._arrivals.put((future, act))
 
-    def _between_passes(self, call: Callable[[], Any]) -> Any:
-        job = _Job(call, Future())
-        self._queue(job)
+    def _between_passes(self, call: Callable[[], T]) -> T:
+        done: Future[T] = Future()
+
+        def act() -> None:
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(call())
+                except Exception as error:
+                    done.set_exception(error)
+
+        self._queue(done, act)
         try:
-            return job.done.result(timeout=DEADLINE)
+            return done.result(timeout=DEADLINE)
         except TimeoutError as error:
-            job.done.cancel()
+            done.cancel()
             raise EngineError(f"the engine did not finish a single pass within {DEADLINE:.0f} s") from error
 
     @torch.inference_mode()
@@ -357,39 +353,20 @@ class TransformersEngine(Engine):
 
     def _receive(self, wait: bool) -> bool:
         """Takes all arrivals from the queue, waiting for one when `wait`. False when closing."""
-        while True:
-            try:
-                arrival = self._arrivals.get(block=wait)
-            except queue.Empty:
-                return True
-            wait = False
-            match arrival:
-                case None:
-                    return False
-                case RunningReply():
-                    self._waiting.append(arrival)
-                case _Job():
-                    self._do(arrival)
+        with contextlib.suppress(queue.Empty):
+            while (arrival := self._arrivals.get(block=wait)) is not None:
+                arrival[1]()
+                wait = False
+            return False
+        return True
 
     def _fail(self, error: EngineError) -> None:
         """Fails all requests and jobs; called after closing, so no new ones arrive."""
         futures: list[Future[Any]] = [running.future for running in self._running + self._waiting]
         while not self._arrivals.empty():
-            match self._arrivals.get():
-                case RunningReply(future=future) | _Job(done=future):
-                    futures.append(future)
+            futures += [arrival[0] for arrival in [self._arrivals.get()] if arrival is not None]
         for future in futures:
-            with contextlib.suppress(InvalidStateError):
-                future.set_exception(error)
-
-    @staticmethod
-    def _do(job: _Job) -> None:
-        if not job.done.set_running_or_notify_cancel():
-            return
-        try:
-            job.done.set_result(job.call())
-        except Exception as error:
-            job.done.set_exception(error)
+            settle(future, error)
 
     def _admit(self) -> None:
         """Fills free slots in waves of one adapter; a request that shares a prefix with the wave waits to copy it."""
@@ -416,7 +393,7 @@ class TransformersEngine(Engine):
                     candidate.slot = slot
                     wave.append(candidate)
                     prompts.append(ids.tobytes())
-            self._waiting = postponed
+            self._waiting[:] = postponed
             if not wave:
                 return
             self._prefill(wave)
@@ -451,7 +428,8 @@ class TransformersEngine(Engine):
         return len(running.ids) - int(self._slots.lengths[running.slot])
 
     def _decode(self, adapter: CachedAdapter) -> None:
-        self._running = [running for running in self._running if not self._dropped(running)]
+        for running in [each for each in self._running if each.future.done()]:  # cancelled, or refused
+            self._drop(running)
         decoding = [running for running in self._running if running.adapter is adapter]
         if not decoding:
             return
@@ -470,11 +448,9 @@ class TransformersEngine(Engine):
         logits = self._forward(batch, tokens, starts, counts)
         self._sample(decoding, logits[torch.from_numpy(at).to(logits.device)])
 
-    def _dropped(self, running: RunningReply) -> bool:
-        if running.future.done():  # cancelled, or refused
-            self._slots.release(running.slot)
-            return True
-        return False
+    def _drop(self, running: RunningReply) -> None:
+        self._slots.release(running.slot)
+        self._running.remove(running)
 
     def _forward(self, rows: np.ndarray, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> torch.Tensor:
         logits = self._passes.logits(rows, tokens, starts, counts)
@@ -484,19 +460,14 @@ class TransformersEngine(Engine):
     def _sample(self, sampling: list[RunningReply], logits: torch.Tensor) -> None:
         for running, drawn in zip(sampling, draw_tokens(logits, sampling), strict=True):
             if isinstance(drawn, GrammarError):
-                running.refuse(drawn)
+                settle(running.future, drawn)  # it leaves the batch as one that was cancelled
             else:
                 running.extend(drawn)
-        self._running = [running for running in self._running if not self._finished(running)]
-
-    def _finished(self, running: RunningReply) -> bool:
-        finish_reason = running.finish_reason(self.max_context)
-        if finish_reason is None:
-            return False
-        self._slots.release(running.slot)
-        with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
-            running.future.set_result(running.sampled(finish_reason))
-        return True
+        for running in list(self._running):
+            reply = running.sampled(self.max_context)
+            if reply is not None:
+                self._drop(running)
+                settle(running.future, reply)
 
 
 def _span(rows: np.ndarray) -> np.ndarray:

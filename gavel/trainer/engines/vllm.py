@@ -12,12 +12,11 @@ import json
 import secrets
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 import torch
@@ -35,93 +34,17 @@ from gavel.trainer.engines.protocol import (
     OnTokens,
     Sampled,
     SamplingRequest,
+    Shaping,
     check_length,
     closed_error,
     deadline,
+    settle,
 )
 
 if TYPE_CHECKING:
     from gavel.trainer.engines.vllm_launch import ServerProcess
 
-
-@dataclass(slots=True, eq=False)
-class ServedAdapter:
-    """An adapter that is loaded at the server; used by the engine's event loop only."""
-
-    name: str
-    version: int
-    directory: Path
-    users: int = 0
-    """Requests in flight."""
-
-
-async def read_streamed_choice(
-    response: httpx.Response, on_tokens: OnTokens, version: int, top: int = 0
-) -> dict[str, Any]:
-    """The choice that the events of a stream add up to; `on_tokens` hears its tokens as they come, with `top` likeliest
-    ones beside each.
-
-    Raises `EngineError` for an error among the events, and `ValueError` or `KeyError` for what is no such stream.
-    """
-    token_ids: list[int] = []
-    logprobs: list[float] = []
-    likeliest: list[dict[str, float]] = []
-    finish_reason: str | None = None
-    async for line in response.aiter_lines():
-        if not line.startswith("data:") or line == "data: [DONE]":
-            continue
-        event = json.loads(line.removeprefix("data:"))
-        if "error" in event:
-            raise EngineError(f"the server ended a stream early: {event['error']['message']}")
-        for choice in event["choices"]:
-            new = choice["token_ids"] or []
-            values = choice["logprobs"]["token_logprobs"] if new else []
-            token_ids += new
-            logprobs += values
-            told = (choice["logprobs"].get("top_logprobs") or []) if new else []
-            likeliest += told
-            finish_reason = choice["finish_reason"] or finish_reason
-            if new:
-                on_tokens(Sampled(new, values, "stop", version, top_logprobs(told, top)))
-    if finish_reason is None:
-        raise ValueError("the stream ended before its finish_reason")
-    shown = {"token_logprobs": logprobs, "top_logprobs": likeliest}
-    return {"token_ids": token_ids, "logprobs": shown, "finish_reason": finish_reason}
-
-
-def top_logprobs(told: Sequence[Mapping[str, float]], count: int) -> list[list[tuple[int, float]]]:
-    """The likeliest tokens at each position, of `return_tokens_as_token_ids`; none where none were asked for."""
-    if not count:
-        return []
-    found: list[list[tuple[int, float]]] = []
-    for each in told:
-        pairs = [(int(name.removeprefix("token_id:")), value) for name, value in each.items()]
-        found.append(sorted(pairs, key=lambda pair: -pair[1])[:count])
-    return found
-
-
-def sampled_turn(choice: Mapping[str, Any], version: int, top: int, redrawn: bool) -> Sampled:
-    """`redrawn`: whether a grammar chose among its tokens."""
-    shown, token_ids = choice["logprobs"], choice["token_ids"]
-    likeliest = top_logprobs(shown.get("top_logprobs") or [], top)
-    count = len(token_ids) if redrawn else 0
-    return Sampled(token_ids, shown["token_logprobs"], choice["finish_reason"], version, likeliest, count)
-
-
-def error_message(response: httpx.Response) -> str:
-    """The message of an error response."""
-    try:
-        return response.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        return response.text
-
-
-def failed_future(error: EngineError) -> "Future[Any]":
-    """A future that has failed with `error`, for a request that is not sent."""
-    future: Future[Any] = Future()
-    future.set_exception(error)
-    return future
-
+T = TypeVar("T")
 
 NO_ADAPTERS = (
     "It must run with --enable-lora, a --max-lora-rank no smaller than the adapter's and "
@@ -133,55 +56,52 @@ NO_SLEEP = "It must run with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1; or 
 NOT_THERE = "Start it, or name the address of one that runs."
 GO_ON = "Register the model again: it goes on from the last checkpoint."
 
-
-PLAIN = {
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "ignore_eos": True,
-    "logprobs": 0,
-    "return_token_ids": True,
-}
+_COMPLETIONS = "/v1/completions"
+_UNSHAPED = {name: value for name, value in asdict(Shaping()).items() if name != "logit_bias"}
+_PLAIN = {**_UNSHAPED, "ignore_eos": True, "logprobs": 0, "return_token_ids": True}
 _SEEDS = 2**63
-
-
-class Misfit(Exception):
-    """A reply does not fit its grammar."""
-
-
-def make_sampling_body(request: SamplingRequest, room: int) -> dict[str, Any]:
-    """`room`: tokens that the context has left."""
-    return {
-        **PLAIN,
-        "prompt": list(request.prompt_ids),
-        "max_tokens": min(request.max_tokens, room),
-        "temperature": request.temperature,
-        "seed": request.seed % _SEEDS,
-        "stop_token_ids": sorted(request.stop_ids),
-        "logprobs": request.top_logprobs,
-        "return_tokens_as_token_ids": request.top_logprobs > 0,
-        **(request.shaping.asked() if request.shaping else {}),
-    }
-
-
-def must_fit(constraint: Constraint, piece: Sampled) -> None:
-    """Raises `Misfit` for a piece of a reply with a token that does not fit."""
-    if not all(map(constraint.take, piece.token_ids)):
-        raise Misfit
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
 _IDLE_CONNECTION = 2.0
 """Seconds. vLLM closes an idle connection after 5, which would break a request sent at that moment."""
 _PROBE = SamplingRequest([0], frozenset(), max_tokens=16, temperature=2.0, seed=0)
 _BEYOND_ROUNDING = 0.1  # nats
 _FAREWELL_SECONDS, _HEALTH_SECONDS = 10.0, 30.0
 _HEALTH_CHECKS, _HEALTH_INTERVAL = 50, 0.1  # of a server that aborted a request, and seconds between two
+
+
+class _Misfit(Exception):
+    """A reply does not fit its grammar."""
+
+
+@dataclass(slots=True, eq=False)
+class _ServedAdapter:
+    """An adapter that is loaded at the server; used by the engine's event loop only."""
+
+    name: str
+    version: int
+    directory: Path
+    users: int = 0
+    """Requests in flight."""
+
+
+def _sampled(choices: Sequence[Mapping[str, Any]], version: int, top: int) -> Sampled:
+    """What the choices of one reply add up to, with `top` likeliest tokens beside each; whatever ended it."""
+    reasons: list[Any] = ["no finish_reason", *filter(None, (choice["finish_reason"] for choice in choices))]
+    found = Sampled([], [], reasons[-1], version)
+    for choice in choices:
+        if choice["token_ids"]:
+            found.token_ids.extend(choice["token_ids"])
+            found.logprobs.extend(choice["logprobs"]["token_logprobs"])
+            for told in (choice["logprobs"].get("top_logprobs") or []) if top else []:
+                pairs = [(int(name.removeprefix("token_id:")), value) for name, value in told.items()]
+                found.top_logprobs.append(sorted(pairs, key=lambda pair: -pair[1])[:top])
+    return found
+
+
+def _error_message(response: httpx.Response) -> str:
+    try:
+        return response.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return response.text
 
 
 class VllmEngine(Engine):
@@ -222,9 +142,9 @@ class VllmEngine(Engine):
         self._awake.set()
         self._idle = asyncio.Event()
         self._versions = versions
-        self._published: list[ServedAdapter] = []
+        self._published: list[_ServedAdapter] = []
         """The live one last; the list is replaced, never modified, since other threads read it."""
-        self._retired: list[ServedAdapter] = []
+        self._retired: list[_ServedAdapter] = []
         """Adapters that are no longer published, but still used by requests in flight."""
         self._scaled = True if process is not None else None
         """Whether log-probs are those of the sampling temperature: true for our own server, None: not known yet."""
@@ -234,7 +154,7 @@ class VllmEngine(Engine):
         self._client = HttpxAiohttpClient(
             base_url=self._url,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
-            timeout=None,  # `_run_within_deadline` sets a deadline for each call
+            timeout=None,  # `_within` sets a deadline for each call
             trust_env=not is_on_this_machine(self._url),
             limits=httpx.Limits(max_connections=0, keepalive_expiry=_IDLE_CONNECTION),  # 0: no limit
         )
@@ -242,7 +162,7 @@ class VllmEngine(Engine):
         self._thread = threading.Thread(target=self._loop.run_forever, name="gavel-vllm", daemon=True)
         self._thread.start()
         try:
-            self._max_context = self._spawn(self._served_context, base_model).result()
+            self._max_context = self._begin(self._served_context(base_model)).result()
         except BaseException:
             self.close()
             raise
@@ -259,7 +179,7 @@ class VllmEngine(Engine):
     def healthy(self) -> bool:
         """Whether the server answers its health check within 30 s."""
         try:
-            return not self.closed and not self._spawn(self._is_dead).result()
+            return not self.closed and not self._begin(self._is_dead()).result()
         except EngineError:  # closed meanwhile
             return False
 
@@ -279,9 +199,12 @@ class VllmEngine(Engine):
                     f"the server at {self._url} cannot tell log-probs at temperature {request.temperature:g}",
                     "Start it with --logprobs-mode processed_logprobs, or sample at temperature 1.",
                 )
-            return self._spawn(self._sample, request, constraint_of(request, self._grammars))
+            constraint = constraint_of(request, self._grammars)
+            return self._begin(self._sample(request, constraint), min(request.max_tokens, self._max_context))
         except EngineError as error:
-            return failed_future(error)
+            failed: Future[Sampled] = Future()
+            settle(failed, error)
+            return failed
 
     def publish(self, adapter: Adapter, version: int) -> None:
         if self._error is not None:
@@ -289,25 +212,25 @@ class VllmEngine(Engine):
         name = f"gavel@{version}-{secrets.token_hex(4)}"
         directory = self._adapters / name
         adapter.save_adapter(directory)
-        self._spawn(self._publish, ServedAdapter(name, version, directory)).result()
+        self._begin(self._publish(_ServedAdapter(name, version, directory))).result()
         if self._scaled is None:
-            self._scaled = self._spawn(self._scales).result()
+            self._scaled = self._begin(self._scales()).result()
 
     def score(self, token_ids: Sequence[int]) -> list[float]:
-        return self._spawn(self._score, token_ids).result()
+        return self._begin(self._score(token_ids)).result()
 
     @contextlib.contextmanager
     def release_memory(self) -> Iterator[None]:
         if not self._sleep:
             yield
             return
-        self._spawn(self._fall_asleep).result()
+        self._begin(self._fall_asleep()).result()
         try:
             yield
         finally:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # the server needs this memory to wake up
-            self._spawn(self._wake_up).result()
+            self._begin(self._wake_up()).result()
 
     def close(self) -> None:
         with self._gate:
@@ -323,20 +246,18 @@ class VllmEngine(Engine):
             self._process.close()
         shutil.rmtree(self._adapters, ignore_errors=True)
 
-    def _spawn(self, work: Callable[P, Coroutine[Any, Any, T]], *given: P.args, **named: P.kwargs) -> "Future[T]":
-        """Starts `work` in the engine's event loop, with the deadline; fails with `EngineError` when closed."""
+    def _begin(self, work: Coroutine[Any, Any, T], max_tokens: int = 0) -> "Future[T]":
+        """Starts `work` in the engine's event loop, with the deadline. Raises `EngineError` when closed."""
         with self._gate:
             if self._error is None:
-                return asyncio.run_coroutine_threadsafe(self._run_within_deadline(work, *given, **named), self._loop)
-        return failed_future(self._error)
+                return asyncio.run_coroutine_threadsafe(self._within(deadline(max_tokens), work), self._loop)
+        work.close()
+        raise self._error
 
-    async def _run_within_deadline(
-        self, work: Callable[P, Coroutine[Any, Any, T]], *given: P.args, **named: P.kwargs
-    ) -> T:
-        seconds = deadline(*(min(r.max_tokens, self._max_context) for r in given if isinstance(r, SamplingRequest)))
+    async def _within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T:
         try:
             async with asyncio.timeout(seconds):
-                return await work(*given, **named)
+                return await work
         except TimeoutError as error:
             raise EngineError(f"the server at {self._url} was not done after {seconds:.0f} s", GO_ON) from error
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -371,58 +292,84 @@ class VllmEngine(Engine):
 
     async def _scales(self) -> bool:
         """Whether log-probs are those of the sampling temperature: then those sampled at 2 differ from a score at 1."""
-        sampled = await self._sample(_PROBE)
+        sampled = await self._sample(_PROBE, None)
         scored = await self._score([*_PROBE.prompt_ids, *sampled.token_ids])
         gaps = [abs(one - other) for one, other in zip(sampled.logprobs, scored, strict=True)]
         return max(gaps) > _BEYOND_ROUNDING
 
-    async def _sample(self, request: SamplingRequest, constraint: Constraint | None = None) -> Sampled:
-        redrawn = False
+    async def _sample(self, request: SamplingRequest, constraint: Constraint | None) -> Sampled:
+        def must_fit(piece: Sampled) -> None:
+            if constraint is not None and not all(map(constraint.take, piece.token_ids)):
+                raise _Misfit
+
+        room, top, redrawn = self._max_context - len(request.prompt_ids), request.top_logprobs, False
+        body: dict[str, Any] = {
+            **_PLAIN,
+            "prompt": list(request.prompt_ids),
+            "max_tokens": min(request.max_tokens, room),
+            "temperature": request.temperature,
+            "seed": request.seed % _SEEDS,
+            "stop_token_ids": sorted(request.stop_ids),
+            "logprobs": top,
+            "return_tokens_as_token_ids": top > 0,
+            **(request.shaping.asked() if request.shaping else {}),
+        }
         async with self._turn(request.adapter_version) as adapter:
-            body = make_sampling_body(request, self._max_context - len(request.prompt_ids))
-            if request.grammar is None or constraint is None:
-                choice = await self._complete(adapter, body, request.on_tokens, request.top_logprobs)
-            else:
-                try:
-                    choice = await self._complete(adapter, body, partial(must_fit, constraint), request.top_logprobs)
-                except Misfit:
-                    call, schema = request.grammar.call, request.grammar.schema
-                    rules = {"grammar": call} if call else {"json": json.loads(schema)}
-                    redrawn, body = True, body | {"structured_outputs": rules}
-                    choice = await self._complete(adapter, body, request.on_tokens, request.top_logprobs)
-        if (reason := choice["finish_reason"]) not in ("stop", "length"):
+            try:
+                hear = request.on_tokens if constraint is None else must_fit
+                sampled = await self._complete(adapter, body, top, hear)
+            except _Misfit:
+                assert request.grammar is not None
+                call, schema = request.grammar.call, request.grammar.schema
+                body["structured_outputs"] = {"grammar": call} if call else {"json": json.loads(schema)}
+                sampled, redrawn = await self._complete(adapter, body, top, request.on_tokens), True
+        if sampled.finish_reason not in ("stop", "length"):
             if await self._dies_soon():
-                raise self._lost(f"it ended a request early: {reason}")
-            raise EngineError(f"the server at {self._url} ended a request early ({reason})", GO_ON)
-        sampled = sampled_turn(choice, adapter.version, request.top_logprobs, redrawn)
-        if constraint is not None and not redrawn and request.on_tokens is not None:
+                raise self._lost(f"it ended a request early: {sampled.finish_reason}")
+            raise EngineError(f"the server at {self._url} ended a request early ({sampled.finish_reason})", GO_ON)
+        if redrawn:  # a grammar chose among its tokens
+            return replace(sampled, redrawn=len(sampled.token_ids))
+        if constraint is not None and request.on_tokens is not None:
             request.on_tokens(sampled)
         return sampled
 
     async def _score(self, token_ids: Sequence[int]) -> list[float]:
+        asked = {"prompt": list(token_ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
         async with self._turn(None) as adapter:
-            asked = {"prompt": list(token_ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-            choice = await self._complete(adapter, PLAIN | asked)
-        entries = choice["prompt_logprobs"][1:]
+            answer = await self._call("POST", _COMPLETIONS, _PLAIN | asked | {"model": adapter.name})
+        entries = answer.json()["choices"][0]["prompt_logprobs"][1:]
         return [entry[str(token)]["logprob"] for entry, token in zip(entries, token_ids[1:], strict=True)]
 
     async def _complete(
-        self, adapter: ServedAdapter, body: dict[str, Any], on_tokens: OnTokens | None = None, top: int = 0
-    ) -> dict[str, Any]:
+        self, adapter: _ServedAdapter, body: dict[str, Any], top: int, on_tokens: OnTokens | None
+    ) -> Sampled:
+        """A reply, of which `on_tokens` hears the tokens as they come; whatever ended it."""
         body = body | {"model": adapter.name}
         if on_tokens is None:
-            return (await self._call("POST", "/v1/completions", body)).json()["choices"][0]
+            answer = await self._call("POST", _COMPLETIONS, body)
+            return _sampled(answer.json()["choices"][:1], adapter.version, top)
+        choices: list[dict[str, Any]] = []
         try:
-            async with self._client.stream("POST", "/v1/completions", json=body | {"stream": True}) as response:
-                if response.is_success:
-                    return await read_streamed_choice(response, on_tokens, adapter.version, top)
-                await response.aread()
+            async with self._client.stream("POST", _COMPLETIONS, json=body | {"stream": True}) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise await self._refused(response, _COMPLETIONS)
+                async for line in response.aiter_lines():
+                    if not line.startswith("data:") or line == "data: [DONE]":
+                        continue
+                    event = json.loads(line.removeprefix("data:"))
+                    if "error" in event:
+                        raise EngineError(f"the server ended a stream early: {event['error']['message']}")
+                    for choice in event["choices"]:
+                        choices.append(choice)
+                        if choice["token_ids"]:
+                            on_tokens(_sampled([choice], adapter.version, top))
         except httpx.HTTPError as error:
             raise self._lost(f"{type(error).__name__} {error}") from error
-        raise await self._refused(response, "/v1/completions")
+        return _sampled(choices, adapter.version, top)
 
     @contextlib.asynccontextmanager
-    async def _turn(self, version: int | None) -> AsyncIterator[ServedAdapter]:
+    async def _turn(self, version: int | None) -> AsyncIterator[_ServedAdapter]:
         """The adapter of a version (None: the live one), kept loaded until the exit; waits while the server sleeps."""
         await self._awake.wait()
         if not self._published:
@@ -437,7 +384,7 @@ class VllmEngine(Engine):
             adapter.users -= 1
             self._idle.set()
 
-    async def _publish(self, new: ServedAdapter) -> None:
+    async def _publish(self, new: _ServedAdapter) -> None:
         await self._awake.wait()
         body: dict[str, Any] = {"lora_name": new.name, "lora_path": str(new.directory)}
         config = json.loads((new.directory / "adapter_config.json").read_text(encoding="utf-8"))
@@ -452,7 +399,7 @@ class VllmEngine(Engine):
             if not adapter.users:
                 await self._unload(adapter)
 
-    async def _unload(self, adapter: ServedAdapter) -> None:
+    async def _unload(self, adapter: _ServedAdapter) -> None:
         await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": adapter.name})
         shutil.rmtree(adapter.directory, ignore_errors=True)
 
@@ -488,11 +435,11 @@ class VllmEngine(Engine):
         raise await self._refused(response, path, remedy)
 
     async def _refused(self, response: httpx.Response, path: str, remedy: str = "") -> EngineError:
-        told = f"{path} answered {response.status_code}: {error_message(response)}"
+        told = f"{path} answered {response.status_code}: {_error_message(response)}"
         if response.is_server_error and await self._is_dead():
             return self._lost(told)
         if "maximum context length" in response.text:
-            return ContextOverflow(error_message(response), SHORTEN)
+            return ContextOverflow(_error_message(response), SHORTEN)
         return EngineError(f"{self._url}{told}", remedy)
 
     async def _is_dead(self) -> bool:

@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,13 +45,7 @@ class ServerProcess:
     """Starts a command and waits until it serves."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        url: str,
-        log: Path,
-        environment: Mapping[str, str],
-        *,
-        start_seconds: float,
+        self, command: Sequence[str], url: str, log: Path, environment: Mapping[str, str], *, start_seconds: float
     ) -> None:
         """`url` is where `command` will listen, `log` receives its output.
 
@@ -70,7 +64,7 @@ class ServerProcess:
             )
         atexit.register(self.close)
         try:
-            self._wait_until_ready(time.monotonic() + start_seconds, start_seconds)
+            self._wait_until_ready(start_seconds)
         except BaseException:
             self.close()
             raise
@@ -98,19 +92,17 @@ class ServerProcess:
         self._process.wait()
         self._process.stdin.close()
 
-    def _wait_until_ready(self, deadline: float, seconds: float) -> None:
-        while not self._answers():
+    def _wait_until_ready(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{self.url}/health", timeout=_ANSWER_SECONDS, trust_env=False).is_success:
+                    return
             if not self.running:
                 raise EngineError(f"the server ended before it was ready. {self.log_tail()}")
             if time.monotonic() > deadline:
                 raise EngineError(f"the server was not ready after {seconds:.0f} s. {self.log_tail()}")
             time.sleep(_POLL)
-
-    def _answers(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/health", timeout=_ANSWER_SECONDS, trust_env=False).is_success
-        except httpx.HTTPError:
-            return False
 
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -160,76 +152,53 @@ def open_vllm_engine(
 
     Raises `EngineError`.
     """
-    addresses, adapters = settings.urls, directory / "adapters"
-    if len(addresses) > 1:
-        return EnginePool(
-            [partial(_connect, settings, served, url, adapters / str(n), grammars) for n, url in enumerate(addresses)]
+
+    def connect(url: str, adapters: Path, process: "ServerProcess | None" = None) -> VllmEngine:
+        return VllmEngine(
+            url,
+            served.base_model,
+            adapters,
+            max_context=served.max_context,
+            versions=served.versions,
+            api_key=settings.api_key.get_secret_value() if settings.api_key else None,
+            sleep=settings.sleep,
+            process=process,
+            grammars=grammars,
         )
-    if addresses:
-        return _connect(settings, served, addresses[0], adapters, grammars)
-    if settings.replicas == 1:
-        return _start_and_connect(settings, served, directory / "vllm.log", adapters, grammars)
-    logs = directory / "vllm-logs"
-    logs.mkdir(exist_ok=True)
-    return EnginePool(
-        [
-            partial(_start_and_connect, settings, served, logs / f"{n}.log", adapters / str(n), grammars, device)
-            for n, device in enumerate(_devices(settings.replicas, served.device))
-        ]
-    )
+
+    def start(log: Path, device: str | None, adapters: Path) -> VllmEngine:
+        process = _start(settings, served, log, device)
+        return connect(process.url, adapters, process)
+
+    opens: list[Callable[[Path], VllmEngine]] = [partial(connect, url) for url in settings.urls]
+    if not opens and settings.replicas == 1:
+        opens = [partial(start, directory / "vllm.log", None)]
+    elif not opens:
+        logs = directory / "vllm-logs"
+        logs.mkdir(exist_ok=True)
+        devices = _devices(settings.replicas, served.device)
+        opens = [partial(start, logs / f"{n}.log", device) for n, device in enumerate(devices)]
+    adapters = directory / "adapters"
+    if len(opens) == 1:
+        return opens[0](adapters)
+    return EnginePool([partial(each, adapters / str(n)) for n, each in enumerate(opens)])
 
 
 def check_startable(settings: VllmSettings) -> None:
     """Raises `EngineError` where servers that are to be started here lack vLLM or a GPU, before a model is loaded."""
     if settings.urls:
         return
-    _check_interpreter(settings.python)
     command, environment = [settings.python, "-c", _LOOK_FOR_VLLM], _environment(os.environ, settings)
     try:
         looked = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LOOK_SECONDS)
+    except FileNotFoundError as error:
+        raise EngineError(f"there is no interpreter {settings.python} to start vLLM with", _INSTALL) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(f"{settings.python} cannot start vLLM: {error}", _INSTALL) from error
     if looked.stdout.strip() != "True":
         said = looked.stderr.strip().splitlines()[-1:] or ["it has no module vllm"]
         raise EngineError(f"{settings.python} cannot start vLLM: {said[0]}", _INSTALL)
     _devices(settings.replicas, "cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _start_and_connect(
-    settings: VllmSettings,
-    served: Served,
-    log: Path,
-    adapters: Path,
-    grammars: Grammars | None,
-    device: str | None = None,
-) -> VllmEngine:
-    if served.experts and served.device != "cuda":
-        raise EngineError(
-            "vLLM computes adapters of experts on a GPU alone", "Leave out --lora-experts, or --engine vllm."
-        )
-    process = _start(settings, served, log, device)
-    return _connect(settings, served, process.url, adapters, grammars, process)
-
-
-def _connect(
-    settings: VllmSettings,
-    served: Served,
-    url: str,
-    adapters: Path,
-    grammars: Grammars | None,
-    process: ServerProcess | None = None,
-) -> VllmEngine:
-    return VllmEngine(
-        url,
-        served.base_model,
-        adapters,
-        max_context=served.max_context,
-        versions=served.versions,
-        api_key=settings.api_key.get_secret_value() if settings.api_key else None,
-        sleep=settings.sleep,
-        process=process,
-        grammars=grammars,
-    )
 
 
 def _devices(replicas: int, kind: str) -> list[str | None]:
@@ -247,7 +216,12 @@ def _devices(replicas: int, kind: str) -> list[str | None]:
 
 def _start(settings: VllmSettings, served: Served, log: Path, device: str | None = None) -> ServerProcess:
     """`device`: the GPU that the server sees; None: those that this process sees."""
-    _check_interpreter(settings.python)
+    if served.experts and served.device != "cuda":
+        raise EngineError(
+            "vLLM computes adapters of experts on a GPU alone", "Leave out --lora-experts, or --engine vllm."
+        )
+    if shutil.which(settings.python) is None:
+        raise EngineError(f"there is no interpreter {settings.python} to start vLLM with", _INSTALL)
     port = free_port()
     command = [settings.python, "-m", "vllm.entrypoints.openai.api_server", *_arguments(settings, served, port)]
     environment = _environment(os.environ, settings)
@@ -260,11 +234,6 @@ def _start(settings: VllmSettings, served: Served, log: Path, device: str | None
     except EngineError as error:
         missing = "No module named 'vllm" in error.message
         raise EngineError(f"vLLM: {error.message}", _INSTALL if missing else error.remedy) from error
-
-
-def _check_interpreter(python: str) -> None:
-    if shutil.which(python) is None:
-        raise EngineError(f"there is no interpreter {python} to start vLLM with", _INSTALL)
 
 
 def _arguments(settings: VllmSettings, served: Served, port: int) -> list[str]:

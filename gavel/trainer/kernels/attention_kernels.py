@@ -12,9 +12,10 @@ context, parts without a visible key are left out, and the others are cut so tha
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,6 @@ import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from gavel.trainer.data.packing import Segment
-
-_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +56,9 @@ def layer_spans(config: Any) -> list[Span] | None:
     kinds = getattr(config, "layer_types", None)
     if kinds is None:  # then the window is that of all layers
         return [Span(window or None)] * config.num_hidden_layers
-    if set(kinds) - set(_KINDS):
-        return None
-    chunk = getattr(config, "attention_chunk_size", None)
-    spans = {
-        "full_attention": FULL,
-        "sliding_attention": Span(window or None),
-        "chunked_attention": Span(chunk, chunked=True),
-    }
-    return [spans[kind] for kind in kinds]
+    chunk = Span(getattr(config, "attention_chunk_size", None), chunked=True)
+    spans = {"full_attention": FULL, "sliding_attention": Span(window or None), "chunked_attention": chunk}
+    return [spans[kind] for kind in kinds] if spans.keys() >= {*kinds} else None
 
 
 BLOCK = 512
@@ -86,16 +79,18 @@ class Part:
     """Whether no earlier part has any of its queries."""
 
 
-def joined_parts(segments: Sequence[Segment]) -> Iterator[Part]:
-    """The parts without a limit, one per segment: its descendants follow its own queries, and see all of its keys."""
-    return _marked(
-        Part(slice(segment.start, segment.end), slice(segment.start, segment.stop), causal=True) for segment in segments
-    )
+def unlimited_parts(segments: Sequence[Segment], kernel: "Kernel") -> Iterator[Part]:
+    """The parts without a limit: a segment's own queries, and its descendants, which follow and see all of its keys.
 
-
-def square_parts(segments: Sequence[Segment]) -> Iterator[Part]:
-    """The parts without a limit, for kernels whose causal mask needs as many queries as keys."""
-    return _marked(part for segment in segments for part in _own_and_descendants(segment))
+    They are one part where the kernel's causal mask shows all keys to later queries.
+    """
+    seen = 0  # in preorder the parts that have new queries begin behind all earlier ones
+    for each in segments:
+        apart = kernel is not CpuFlash and each.end > each.stop
+        for start, stop in pairwise([each.start, each.stop, each.end] if apart else [each.start, each.end]):
+            keys = slice(each.start, each.stop)
+            yield Part(slice(start, stop), keys, causal=start == each.start, first=start >= seen)
+            seen = max(seen, stop)
 
 
 def limited_parts(segments: Sequence[Segment], positions: np.ndarray, span: Span) -> Iterator[Part]:
@@ -103,37 +98,16 @@ def limited_parts(segments: Sequence[Segment], positions: np.ndarray, span: Span
     first_visible = span.first_visible(positions)
     for segment in segments:
         begin, last = int(positions[segment.start]), int(positions[segment.stop - 1])
-        for start in range(segment.start, segment.stop, BLOCK):
-            stop = min(start + BLOCK, segment.stop)
-            yield _limited(slice(start, stop), segment.start, stop, begin, first_visible)
+        blocks = [slice(at, min(at + BLOCK, segment.stop)) for at in range(segment.start, segment.stop, BLOCK)]
         reached = np.flatnonzero(first_visible[segment.stop : segment.end] <= last) + segment.stop
         for run in np.split(reached, np.flatnonzero(np.diff(reached) > 1) + 1):
-            for block in range(0, len(run), BLOCK):
-                own = run[block : block + BLOCK]
-                rows = slice(int(own[0]), int(own[-1]) + 1)
-                yield _limited(rows, segment.start, segment.stop, begin, first_visible)
-
-
-def _limited(rows: slice, start: int, stop: int, begin: int, first_visible: np.ndarray) -> Part:
-    """The part of the keys [start, stop), the first of them at position `begin`, that any of the rows sees."""
-    firsts = first_visible[rows]
-    keys = slice(start + max(0, int(firsts.min()) - begin), stop)
-    return Part(rows, keys, causal=False, masked=stop == rows.stop or int(firsts.max()) > begin + keys.start - start)
-
-
-def _own_and_descendants(segment: Segment) -> Iterator[Part]:
-    own = slice(segment.start, segment.stop)
-    yield Part(own, own, causal=True)
-    if segment.end > segment.stop:
-        yield Part(slice(segment.stop, segment.end), own, causal=False)
-
-
-def _marked(parts: Iterator[Part]) -> Iterator[Part]:
-    """In preorder the parts that have new queries are those that begin behind all earlier ones."""
-    seen = 0
-    for part in parts:
-        yield Part(part.rows, part.keys, part.causal, first=part.rows.start >= seen)
-        seen = max(seen, part.rows.stop)
+            parts = (run[at : at + BLOCK] for at in range(0, len(run), BLOCK))
+            blocks += [slice(int(part[0]), int(part[-1]) + 1) for part in parts]
+        for rows in blocks:
+            firsts = first_visible[rows] - begin
+            keys = slice(segment.start + max(0, int(firsts.min())), min(rows.stop, segment.stop))
+            hides = keys.stop == rows.stop or int(firsts.max()) > keys.start - segment.start
+            yield Part(rows, keys, causal=False, masked=hides)
 
 
 _PLAIN_QUERIES = 1024
@@ -167,46 +141,35 @@ class ScoreForm:
     cap: float | None = None
 
 
-class CpuFlash:
-    """PyTorch's kernel for the CPU; its causal mask shows all keys to later queries, so a segment is one part."""
+Tensors = tuple[torch.Tensor, ...]
+Seen = torch.Tensor | None
+"""Whether each query sees each key, `[queries, keys]`; None: all of them."""
 
-    parts: Callable[[Sequence[Segment]], Iterator[Part]] = staticmethod(joined_parts)
+
+class CpuFlash:
+    """PyTorch's kernel for the CPU; its causal mask shows all keys to later queries."""
 
     @staticmethod
-    def forward(
-        query: Any, key: Any, value: Any, form: ScoreForm, causal: bool, seen: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(query: Any, key: Any, value: Any, form: ScoreForm, causal: bool, seen: Seen) -> Tensors:
+        """Output `[1, heads, queries, D]` and normalizer `[1, heads, queries]`."""
         return _aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, causal, attn_mask=_additive(seen, query.dtype), scale=form.scale
         )
 
     @staticmethod
-    def backward(
-        gradient: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        output: Any,
-        normaliser: Any,
-        form: ScoreForm,
-        causal: bool,
-        seen: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, ...]:
+    def backward(gradient: Any, attended: Tensors, form: ScoreForm, causal: bool, seen: Seen) -> Tensors:
+        """Gradients to query, key and value; `attended`: these three, and output and normalizer of the whole."""
+        mask = _additive(seen, attended[0].dtype)
         return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            gradient, query, key, value, output, normaliser, 0.0, causal,
-            attn_mask=_additive(seen, query.dtype), scale=form.scale,
-        )  # fmt: skip
+            gradient, *attended, 0.0, causal, attn_mask=mask, scale=form.scale
+        )
 
 
 class Plain:
     """Plain matrix products on any device and type; the reference for the other kernels."""
 
-    parts: Callable[[Sequence[Segment]], Iterator[Part]] = staticmethod(square_parts)
-
     @staticmethod
-    def forward(
-        query: Any, key: Any, value: Any, form: ScoreForm, causal: bool, seen: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(query: Any, key: Any, value: Any, form: ScoreForm, causal: bool, seen: Seen) -> Tensors:
         key, value = _for_each_head(key, query), _for_each_head(value, query)
         outputs, normalisers = [], []
         for first in range(0, query.shape[2], _PLAIN_QUERIES):
@@ -217,19 +180,9 @@ class Plain:
         return torch.cat(outputs, 2), torch.cat(normalisers, 2)
 
     @staticmethod
-    def backward(
-        gradient: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        output: Any,
-        normaliser: Any,
-        form: ScoreForm,
-        causal: bool,
-        seen: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, ...]:
-        own_shapes = key.shape, value.shape
-        key, value = _for_each_head(key, query), _for_each_head(value, query)
+    def backward(gradient: Any, attended: Tensors, form: ScoreForm, causal: bool, seen: Seen) -> Tensors:
+        query, own_key, own_value, output, normaliser = attended
+        key, value = _for_each_head(own_key, query), _for_each_head(own_value, query)
         to_query, to_key, to_value = [], torch.zeros_like(key), torch.zeros_like(value)
         for first in range(0, query.shape[2], _PLAIN_QUERIES):
             rows = slice(first, first + _PLAIN_QUERIES)
@@ -243,46 +196,28 @@ class Plain:
                 to_scores *= 1 - (scores / form.cap) ** 2
             to_query.append(to_scores @ key)
             to_key += to_scores.transpose(2, 3) @ queries
-        shared = [
-            each.unflatten(1, (shape[1], -1)).sum(2) for each, shape in zip((to_key, to_value), own_shapes, strict=True)
-        ]
+        shared = (each.unflatten(1, (own_key.shape[1], -1)).sum(2) for each in (to_key, to_value))
         return torch.cat(to_query, 2), *shared
 
 
 class CudaFlash(Plain):
-    """PyTorch's flash attention for half precision on a GPU; it has no mask, so masked parts are plain.
-
-    Its causal mask needs as many queries as keys.
-    """
+    """PyTorch's flash attention for half precision on a GPU, without a causal mask: `varlen_attention` has that one."""
 
     @staticmethod
-    def forward(
-        query: Any, key: Any, value: Any, form: ScoreForm, causal: bool, seen: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(query: Any, key: Any, value: Any, form: ScoreForm, causal: bool, seen: Seen) -> Tensors:
         if seen is not None:
             return Plain.forward(query, key, value, form, causal, seen)
         return _aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal, scale=form.scale)[:2]
 
     @staticmethod
-    def backward(
-        gradient: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        output: Any,
-        normaliser: Any,
-        form: ScoreForm,
-        causal: bool,
-        seen: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, ...]:
+    def backward(gradient: Any, attended: Tensors, form: ScoreForm, causal: bool, seen: Seen) -> Tensors:
         if seen is not None:
-            return Plain.backward(gradient, query, key, value, output, normaliser, form, causal, seen)
-        # Random state of the dropout, which is zero, so it is not read.
-        state = torch.zeros(2, dtype=torch.uint64, device=query.device)
-        lengths = query.shape[2], key.shape[2]
+            return Plain.backward(gradient, attended, form, causal, seen)
+        query, key, value, output, normaliser = attended
+        state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of the dropout, which is zero: not read
         return _aten._scaled_dot_product_flash_attention_backward(
             gradient, query, key, value, output, normaliser.contiguous(),
-            None, None, *lengths, 0.0, causal, state, state, scale=form.scale,
+            None, None, query.shape[2], key.shape[2], 0.0, causal, state, state, scale=form.scale,
         )  # fmt: skip
 
 
@@ -291,18 +226,12 @@ Kernel = type[CpuFlash] | type[Plain]
 
 def kernel_for(query: torch.Tensor, value: torch.Tensor, form: ScoreForm) -> Kernel:
     """The fastest kernel for these shapes, types and scores."""
-    size = query.shape[-1]
-    if size == value.shape[-1] and form.cap is None:
-        if device_type(query) == "cpu":
-            return CpuFlash
-        if (
-            device_type(query) == "cuda"
-            and query.dtype in (torch.bfloat16, torch.float16)
-            and size % 8 == 0
-            and size <= 256
-        ):
-            return CudaFlash
-    return Plain
+    size, device = query.shape[-1], device_type(query)
+    if size != value.shape[-1] or form.cap is not None:
+        return Plain
+    if device == "cuda" and query.dtype in (torch.bfloat16, torch.float16) and size % 8 == 0 and size <= 256:
+        return CudaFlash
+    return CpuFlash if device == "cpu" else Plain
 
 
 def dense_attention(
@@ -344,10 +273,8 @@ def at_least_float(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _additive(seen: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    if seen is None:
-        return None
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
+def _additive(seen: Seen, dtype: torch.dtype) -> torch.Tensor | None:
+    return None if seen is None else torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
 
 
 def _for_each_head(shared: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
@@ -361,13 +288,10 @@ def _scores(query: torch.Tensor, key: torch.Tensor, form: ScoreForm) -> torch.Te
     return scores if form.cap is None else torch.tanh(scores / form.cap) * form.cap
 
 
-def _hidden(scores: torch.Tensor, first: int, causal: bool, seen: torch.Tensor | None) -> torch.Tensor:
+def _hidden(scores: torch.Tensor, first: int, causal: bool, seen: Seen) -> torch.Tensor:
     """Scores of queries from `first` on, without those of keys that they do not see."""
-    queries = scores.shape[-2]
+    places = torch.arange(first, first + scores.shape[-2], device=scores.device)
     if causal:
-        places = torch.arange(first, first + queries, device=scores.device)
         later = torch.arange(scores.shape[-1], device=scores.device) > places[:, None]
         scores = scores.masked_fill(later, -torch.inf)
-    if seen is not None:
-        scores = scores.masked_fill(~seen[first : first + queries], -torch.inf)
-    return scores
+    return scores if seen is None else scores.masked_fill(~seen[places], -torch.inf)

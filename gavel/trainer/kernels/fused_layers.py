@@ -51,9 +51,7 @@ class LoraWeights(NamedTuple):
     def to_rows(self, incoming: torch.Tensor, to_narrow: torch.Tensor) -> torch.Tensor:
         return (incoming @ self.weight).addmm_(to_narrow, self.down.to(incoming.dtype))
 
-    def to_factors(
-        self, rows: torch.Tensor, narrow: torch.Tensor, incoming: torch.Tensor, to_narrow: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def to_factors(self, rows: Any, narrow: Any, incoming: Any, to_narrow: Any) -> tuple[torch.Tensor, torch.Tensor]:
         to_down = (to_narrow.T @ rows).to(self.down.dtype)
         # On a CPU three times as fast as the transposed product.
         to_up = (narrow.T @ incoming).T.to(self.up.dtype) * self.scale
@@ -110,11 +108,8 @@ def fuse_norms(model: Any, *, exact: bool = True) -> int:
     PyTorch's, where no gradient is needed. Equality is tested by running the module, since model families differ in
     where the weight is applied and in rounding.
     """
-    return sum(
-        _fuse_norm(module, _rms_norm if exact else _few_passes)
-        for module in model.modules()
-        if type(module).__name__.endswith("RMSNorm")
-    )
+    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
+    return sum(_fuse_norm(module, _rms_norm if exact else _few_passes) for module in norms)
 
 
 @torch.no_grad()
@@ -130,15 +125,12 @@ def _fuse_norm(module: Any, norm: Callable[[Any, float, torch.Tensor], torch.Ten
     truth = precise(trial.float())
     same = (_rms_norm(precise, epsilon, trial.float()) - truth).abs().max() <= _SAME
     if weight.dtype != torch.float32:
-        same &= found.dtype == own.dtype and _error(found, truth) <= _error(own, truth) + _SAME
+        errors = [(each - truth).abs().mean() for each in (found, own)]
+        same &= found.dtype == own.dtype and errors[0] <= errors[1] + _SAME
     weight.copy_(kept)
     if same:
         module.forward = partial(norm, module, epsilon)
     return bool(same)
-
-
-def _error(found: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    return (found - truth).abs().mean()
 
 
 def _rms_norm(module: Any, epsilon: float, hidden: torch.Tensor) -> torch.Tensor:
@@ -192,17 +184,13 @@ def fuse_mlps(model: Any) -> int:
     Whether a module computes y is tested by running it. Where `down` is another layer than a plain `LoraLinear`, the
     module's own forward runs.
     """
-    return sum(_fuse_mlp(module) for module in model.modules() if type(module).__name__.endswith("MLP"))
-
-
-def _fuse_mlp(module: Any) -> bool:
-    if not all(type(getattr(module, name, None)) is torch.nn.Linear for name in _LAYERS):
-        return False
-    weight = module.gate_proj.weight
-    same = computes_y(module, weight.dtype, weight.device)
-    if same:
-        module.forward = partial(gated_forward, module, module.forward, _GatedLora)
-    return same
+    found = 0
+    for module in (each for each in model.modules() if type(each).__name__.endswith("MLP")):
+        plain = all(type(getattr(module, name, None)) is nn.Linear for name in _LAYERS)
+        if plain and computes_y(module, module.gate_proj.weight.dtype, module.gate_proj.weight.device):
+            module.forward = partial(gated_forward, module, module.forward, _GatedLora)
+            found += 1
+    return found
 
 
 @torch.no_grad()
@@ -276,11 +264,7 @@ def stacked_weights(experts: Any) -> tuple[str, str]:
 
 
 def adapted_experts(
-    experts: Any,
-    factors: Mapping[str, ExpertFactors],
-    hidden_states: torch.Tensor,
-    top_k_index: torch.Tensor,
-    top_k_weights: torch.Tensor,
+    experts: Any, factors: Mapping[str, ExpertFactors], hidden_states: Any, top_k_index: Any, top_k_weights: Any
 ) -> torch.Tensor:
     """The output of `experts` with `factors` applied to the weights that these name.
 
@@ -301,12 +285,7 @@ def adapted_experts(
 
 
 def _product(
-    experts: Any,
-    name: str,
-    factors: Mapping[str, ExpertFactors],
-    rows: torch.Tensor,
-    chosen: torch.Tensor,
-    ends: torch.Tensor,
+    experts: Any, name: str, factors: Mapping[str, ExpertFactors], rows: Any, chosen: torch.Tensor, ends: torch.Tensor
 ) -> torch.Tensor:
     weight = getattr(experts, name)
     rows = rows.to(weight.dtype)
@@ -320,19 +299,13 @@ class LoraExperts(ParamWrapper):
     """PEFT's wrapper of the last weight of an experts module, around those of the others, with its own forward."""
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        wrappers = expert_wrappers(self)
+        wrappers: list[ParamWrapper] = [self]  # PEFT wraps each weight around the wrapper of the one before
+        while isinstance(wrappers[-1].base_layer, ParamWrapper):
+            wrappers.append(wrappers[-1].base_layer)
         if any(each.disable_adapters or each.merged or len(each.active_adapters) != 1 for each in wrappers):
             return super().forward(*args, **kwargs)
         factors = {each.parameter_name: factors_of(each) for each in wrappers}
         return adapted_experts(self.get_base_layer(), factors, *args, **kwargs)
-
-
-def expert_wrappers(outer: ParamWrapper) -> list[ParamWrapper]:
-    """PEFT wraps each weight of a module around the wrapper of the one before; the outermost is the first here."""
-    found = [outer]
-    while isinstance(found[-1].base_layer, ParamWrapper):
-        found.append(found[-1].base_layer)
-    return found
 
 
 def factors_of(wrapper: ParamWrapper, adapter: str = "default") -> ExpertFactors:

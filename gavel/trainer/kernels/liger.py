@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -27,6 +27,7 @@ _ROPE = "apply_rotary_pos_emb"
 _OFF = "Leave use_liger_kernel out of PolicySettings: PyTorch computes what Liger cannot."
 
 Tensors = tuple[torch.Tensor, ...]
+Forward = Callable[..., Any]
 
 
 class LigerError(GavelError):
@@ -38,27 +39,23 @@ def liger_is_used(settings: PolicySettings, device: str, sharded: bool) -> bool:
 
     Raises `LigerError` when they are asked for without a GPU, without the package, or beside another loader's kernels.
     """
-    if settings.use_liger_kernel is None:
+    asked, installed = settings.use_liger_kernel, importlib.util.find_spec("liger_kernel") is not None
+    if asked is None:
         plain = settings.loader == "peft" and settings.quantization is None and not sharded
-        return plain and device == "cuda" and importlib.util.find_spec("liger_kernel") is not None
-    if settings.use_liger_kernel:
-        _check_liger(device, settings.loader)
-    return settings.use_liger_kernel
-
-
-def _check_liger(device: str, loader: str) -> None:
-    if loader == "unsloth":
+        return plain and device == "cuda" and installed
+    if asked and settings.loader == "unsloth":
         raise LigerError(
             "loader='unsloth' brings kernels of its own, which use_liger_kernel would replace",
             "Leave one of the two out of PolicySettings.",
         )
-    if device != "cuda":
+    if asked and device != "cuda":
         raise LigerError("use_liger_kernel needs a CUDA device, and there is none", _OFF)
-    if importlib.util.find_spec("liger_kernel") is None:
+    if asked and not installed:
         raise LigerError(
             "use_liger_kernel needs the package liger-kernel, which is not installed",
             f"pip install liger-kernel. {_OFF}",
         )
+    return asked
 
 
 def use_liger(model: Any, *, least: bool = True) -> dict[str, int]:
@@ -67,37 +64,37 @@ def use_liger(model: Any, *, least: bool = True) -> dict[str, int]:
     Call it after `fuse_norms` and `fuse_mlps`, and before layers become LoRA layers. `least`: raises `LigerError` when
     it replaces nothing.
     """
-    dtype, device, modules = model.dtype, model.device, list(model.modules())
-    if dtype not in _ROUNDING:
-        if not least:
-            return {}
-        raise LigerError(f"Liger's kernels do not compute in {dtype}", _OFF)
-    rotations: dict[tuple[Any, ...], FunctionType | None] = {}
+    found = {"norms": 0, "ropes": 0, "mlps": 0}
+    if model.dtype not in _ROUNDING:
+        if least:
+            raise LigerError(f"Liger's kernels do not compute in {model.dtype}", _OFF)
+        return found
     with torch.enable_grad():
-        found = {
-            "norms": sum(_take_norm(each) for each in modules if type(each).__name__.endswith("RMSNorm")),
-            "ropes": sum(_take_rope(each, rotations, dtype, device) for each in modules),
-            "mlps": sum(_take_mlp(each, dtype, device) for each in modules if type(each).__name__.endswith("MLP")),
-        }
+        for module in list(model.modules()):
+            for name, find in (("norms", _find_norm), ("ropes", _find_rope), ("mlps", _find_mlp)):
+                forward = find(module, model.dtype, model.device)
+                if forward is not None:
+                    module.forward = forward
+                    found[name] += 1
     if least and not any(found.values()):
         raise LigerError(f"Liger's kernels compute nothing of {model.config.model_type} as its own modules do", _OFF)
     return found
 
 
-def _take_norm(module: Any) -> bool:
+def _find_norm(module: Any, dtype: torch.dtype, device: torch.device) -> Forward | None:
     weight = getattr(module, "weight", None)
     epsilon = getattr(module, "variance_epsilon", None) or getattr(module, "eps", None)
-    if not isinstance(weight, torch.nn.Parameter) or not isinstance(epsilon, float) or weight.dtype not in _ROUNDING:
-        return False
-    trial = torch.linspace(-3, 4, 3 * len(weight), dtype=weight.dtype, device=weight.device).view(1, 3, -1)
+    if not type(module).__name__.endswith("RMSNorm") or not isinstance(epsilon, float):
+        return None
+    if not isinstance(weight, torch.nn.Parameter) or weight.dtype not in _ROUNDING:
+        return None
+    trial = torch.linspace(-3, 4, 3 * len(weight), dtype=weight.dtype, device=device).view(1, 3, -1)
     kept = weight.detach().clone()
     weight.detach().copy_(torch.linspace(0.5, 2, len(weight)))  # neither 0 nor constant
     forms = (partial(_norm, module, epsilon, offset) for offset in (0.0, 1.0))  # Gemma's weight is one less
     found = next((form for form in forms if _equal(module, form, [trial])), None)
     weight.detach().copy_(kept)
-    if found is not None:
-        module.forward = found
-    return found is not None
+    return found
 
 
 def _norm(module: Any, epsilon: float, offset: float, hidden: torch.Tensor) -> torch.Tensor:
@@ -105,25 +102,23 @@ def _norm(module: Any, epsilon: float, offset: float, hidden: torch.Tensor) -> t
     return _function("rms_norm", "LigerRMSNormFunction").apply(hidden, module.weight, epsilon, offset, "gemma", False)
 
 
-def _take_rope(
-    module: Any, rotations: dict[tuple[Any, ...], FunctionType | None], dtype: torch.dtype, device: torch.device
-) -> bool:
-    """Gives the instance a forward of the same code that finds Liger's function by the name of transformers'."""
+def _find_rope(module: Any, dtype: torch.dtype, device: torch.device) -> Forward | None:
+    """A forward of the same code that finds Liger's function by the name of transformers'."""
     forward: Any = inspect.unwrap(type(module).forward)  # of what renames its arguments
     size = getattr(module, "head_dim", None)
     if _ROPE not in getattr(getattr(forward, "__code__", None), "co_names", ()) or not isinstance(size, int):
-        return False
-    if (forward, size) not in rotations:
-        own = forward.__globals__[_ROPE]
-        same = _same_rotation(own, size, dtype, device)
-        rotations[forward, size] = _calling(forward, {_ROPE: partial(_rotate, own)}) if same else None
-    taken = rotations[forward, size]
-    if taken is not None:
-        module.forward = MethodType(taken, module)
-    return taken is not None
+        return None
+    own = forward.__globals__[_ROPE]
+    if not _is_same_rotation(own, size, dtype, device):
+        return None
+    names = forward.__globals__ | {_ROPE: partial(_rotate, own)}
+    found = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
+    found.__kwdefaults__ = forward.__kwdefaults__
+    return MethodType(found, module)
 
 
-def _same_rotation(own: Any, size: int, dtype: torch.dtype, device: torch.device) -> bool:
+@cache
+def _is_same_rotation(own: Any, size: int, dtype: torch.dtype, device: torch.device) -> bool:
     if list(inspect.signature(own).parameters)[:4] != ["q", "k", "cos", "sin"]:
         return False
     angles = torch.linspace(0, 3, 3 * (size // 2), device=device).view(1, 3, -1)
@@ -133,15 +128,6 @@ def _same_rotation(own: Any, size: int, dtype: torch.dtype, device: torch.device
         for heads in (4, 2)
     )
     return _equal(lambda *qk: own(*qk, cos, sin), lambda *qk: _rotate(own, *qk, cos, sin), [query, key])
-
-
-def _calling(function: Any, names: dict[str, Any]) -> FunctionType:
-    """The function with other global names."""
-    found = FunctionType(
-        function.__code__, function.__globals__ | names, function.__name__, function.__defaults__, function.__closure__
-    )
-    found.__kwdefaults__ = function.__kwdefaults__
-    return found
 
 
 def _rotate(
@@ -172,17 +158,15 @@ def _copy(heads: torch.Tensor) -> torch.Tensor:
     return heads.transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
 
 
-def _take_mlp(module: Any, dtype: torch.dtype, device: torch.device) -> bool:
+def _find_mlp(module: Any, dtype: torch.dtype, device: torch.device) -> Forward | None:
     layers: list[Any] = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
-    if not all(isinstance(layer, torch.nn.Linear) for layer in layers) or not computes_y(module, dtype, device):
-        return False
-    columns: int = layers[0].in_features
-    trial = torch.linspace(-3, 4, 2 * columns, dtype=dtype, device=device).view(1, 2, columns)
+    if not type(module).__name__.endswith("MLP") or not all(isinstance(layer, torch.nn.Linear) for layer in layers):
+        return None
+    trial = torch.linspace(-3, 4, 2 * layers[0].in_features, dtype=dtype, device=device).view(1, 2, -1)
     own = partial(_gated, module)
-    if not _equal(module, own, [trial]):
-        return False
-    module.forward = partial(gated_forward, module, own, _LigerGatedLora)
-    return True
+    if not computes_y(module, dtype, device) or not _equal(module, own, [trial]):
+        return None
+    return partial(gated_forward, module, own, _LigerGatedLora)
 
 
 def _gated(module: Any, x: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ gradient, for those who ask, is one product more: -(sum_v p_v z_v W_v - E[z] sum
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -17,8 +17,6 @@ from gavel.trainer.kernels.attention_kernels import device_type
 
 _CPU_TILE, _GPU_TILE = (512, 256), (4096, 32768)
 """Positions and vocabulary entries of a tile: sized for a core's cache, and for a GPU's occupancy."""
-
-
 _CAPPED_ROWS = 128
 """Positions at once of a head with a bias or a cap, each with all logits of the vocabulary."""
 
@@ -81,9 +79,7 @@ def tiled_logprobs(
     `hidden` is `[S, H]`, `weight` `[V, H]`, `bias` `[V]`; these two take no gradient. The entropies carry one with
     `entropy_gradient` alone.
     """
-    return _TiledLogprobs.apply(  # type: ignore[no-any-return]
-        hidden, weight, targets, temperatures, bias, form, entropy_gradient
-    )
+    return _TiledLogprobs.apply(hidden, weight, targets, temperatures, bias, form, entropy_gradient)  # type: ignore[no-any-return]
 
 
 def keep_logits_precise(model: Any) -> None:
@@ -112,23 +108,20 @@ class _TiledLogprobs(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         precise = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = torch.empty(len(hidden), dtype=precise, device=hidden.device)
-        entropies, direction = torch.empty_like(logprobs), torch.empty_like(hidden)
-        entropy_direction = torch.empty_like(hidden) if wanted else None
+        entropies = torch.empty_like(logprobs)
+        directions = [torch.empty_like(hidden) for _ in range(1 + wanted)]
         score, rows = partial(_score_whole, bias=bias, form=form), _CAPPED_ROWS
         if bias is None and form.cap is None:
             score, rows, temperatures = _score_in_parts, _tile(hidden)[0], temperatures / form.scale
         for first in range(0, len(hidden), rows):
             tile = slice(first, first + rows)
             scale = 1 / temperatures[tile, None].to(precise)
-            found = score(hidden[tile], weight, targets[tile], scale, wanted)
-            logprobs[tile], entropies[tile], direction[tile] = found.logprobs, found.entropies, found.direction
-            if entropy_direction is not None and found.entropy_direction is not None:
-                entropy_direction[tile] = found.entropy_direction
-        if entropy_direction is None:
-            ctx.save_for_backward(direction)
+            logprobs[tile], entropies[tile], *found = score(hidden[tile], weight, targets[tile], scale, wanted)
+            for direction, part in zip(directions, found, strict=True):
+                direction[tile] = part
+        ctx.save_for_backward(*directions)
+        if not wanted:
             ctx.mark_non_differentiable(entropies)
-        else:
-            ctx.save_for_backward(direction, entropy_direction)
         return logprobs, entropies
 
     @staticmethod
@@ -140,36 +133,36 @@ class _TiledLogprobs(torch.autograd.Function):
         return found.to(direction.dtype), None, None, None, None, None, None
 
 
-class _Scored(NamedTuple):
-    """Log-probs and entropies of a tile of positions, `[R]`, and their gradients to the hidden states, `[R, H]`."""
-
-    logprobs: torch.Tensor
-    entropies: torch.Tensor
-    direction: torch.Tensor
-    entropy_direction: torch.Tensor | None
+Scored = tuple[torch.Tensor, ...]
+"""Log-probs and entropies of a tile of positions, `[R]`; their gradients to the hidden states, `[R, H]`, of which the
+second is there where it is wanted."""
 
 
 def _score_in_parts(
     hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, scale: torch.Tensor, wanted: bool
-) -> _Scored:
-    normaliser, mean, covariance = _normalise(hidden, weight, scale, wanted)
-    chosen = weight[targets].to(scale.dtype)
+) -> Scored:
     scaled = hidden.to(scale.dtype) * scale
+    plain = (scaled, torch.ones_like(scale)) if hidden.dtype == scale.dtype else (hidden, scale)
+    # Usual logits need no shift before exp, which saves two passes over the tile.
+    shift = None
+    sums = _exponential_sums(*plain, weight, shift, 1 + wanted)
+    if not bool(((sums[0][0] > 1e-30) & (sums[0][0] < 1e30)).all()):
+        tops = [_logits(*plain, part).amax(-1, keepdim=True) for part in _parts(weight)]
+        shift = torch.cat(tops, -1).amax(-1, keepdim=True)
+        sums = _exponential_sums(*plain, weight, shift, 1 + wanted)
+    (total, mean), *moments = sums
+    mean = mean / total  # the head's rows averaged by their probabilities
+    normaliser = (total.log() if shift is None else shift + total.log())[:, 0]
+    chosen = weight[targets].to(scale.dtype)
     logprobs = ((scaled * chosen).sum(-1) - normaliser).clamp_(max=0)  # rounding may exceed 0
-    entropies = normaliser - (scaled * mean).sum(-1)
-    return _Scored(logprobs, entropies, (chosen - mean) * scale, None if covariance is None else -covariance * scale)
+    # The entropy's gradient is the covariance of logits and rows.
+    of_entropies = [-(rows / total - logit / total * mean) * scale for logit, rows in moments]
+    return logprobs, normaliser - (scaled * mean).sum(-1), (chosen - mean) * scale, *of_entropies
 
 
 def _score_whole(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    targets: torch.Tensor,
-    scale: torch.Tensor,
-    wanted: bool,
-    *,
-    bias: torch.Tensor | None,
-    form: LogitForm,
-) -> _Scored:
+    hidden: Any, weight: Any, targets: Any, scale: Any, wanted: bool, *, bias: torch.Tensor | None, form: LogitForm
+) -> Scored:
     """Scores over the whole vocabulary at once, for a head with a bias or a cap."""
     products = _product(hidden, weight.T)
     logits = form.logits(products if bias is None else products + bias)
@@ -177,60 +170,33 @@ def _score_whole(
     probabilities, chosen = found.exp(), targets[:, None]
     entropies = -(probabilities * found).sum(-1)
     slopes = scale * form.scale if form.cap is None else scale * form.scale * (1 - (logits / form.cap) ** 2)
-    entropy_direction = None
+    of_entropies = []
     if wanted:
         to_products = probabilities * (found + entropies[:, None]) * -slopes
-        entropy_direction = _product(to_products.to(weight.dtype), weight)
+        of_entropies = [_product(to_products.to(weight.dtype), weight)]
     to_products = probabilities.neg_().scatter_add_(-1, chosen, torch.ones_like(scale)) * slopes
     direction = _product(to_products.to(weight.dtype), weight)
-    return _Scored(found.gather(-1, chosen)[:, 0], entropies, direction, entropy_direction)
-
-
-def _normalise(
-    hidden: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, with_covariance: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """log sum exp of the scaled logits, and the head's rows averaged by their probabilities. `[R]`, `[R, H]`
-
-    Third the covariance of logits and rows under these probabilities, `[R, H]`, if it is wanted.
-    """
-    if hidden.dtype == scale.dtype:
-        hidden, scale = hidden * scale, torch.ones_like(scale)
-    # Usual logits need no shift before exp, which saves two passes over the tile.
-    top = torch.zeros_like(scale)
-    total, mean, moments = _exponential_sums(hidden, weight, scale, None, with_covariance)
-    if not bool(((total > 1e-30) & (total < 1e30)).all()):
-        tops = [_logits(hidden, part, scale).amax(-1, keepdim=True) for part in _parts(weight)]
-        top = torch.cat(tops, -1).amax(-1, keepdim=True)
-        total, mean, moments = _exponential_sums(hidden, weight, scale, top, with_covariance)
-    mean = mean / total
-    covariance = None if moments is None else moments[1] / total - moments[0] / total * mean
-    return (top + total.log())[:, 0], mean, covariance
+    return found.gather(-1, chosen)[:, 0], entropies, direction, *of_entropies
 
 
 def _exponential_sums(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    scale: torch.Tensor,
-    shift: torch.Tensor | None,
-    with_moments: bool,
-) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
+    hidden: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor | None, count: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Over the vocabulary: of e = exp(logit - shift), and of e times the head's row. `[R, 1]`, `[R, H]`
 
-    Third, if wanted, the same two sums with e times its exponent in place of e.
+    The second pair, if so many are wanted, has e times its exponent in place of e.
     """
-    total, mean = torch.zeros_like(scale), torch.zeros_like(hidden, dtype=scale.dtype)
-    moments = (torch.zeros_like(total), torch.zeros_like(mean)) if with_moments else None
+    sums = [(torch.zeros_like(scale), torch.zeros_like(hidden, dtype=scale.dtype)) for _ in range(count)]
     for part in _parts(weight):
-        logits = _logits(hidden, part, scale)
-        exponents = logits if shift is None else logits.sub_(shift)
-        exponentials = exponents.exp() if with_moments else exponents.exp_()
-        total += exponentials.sum(-1, keepdim=True)
-        _add_product(mean, exponentials, part)
-        if moments is not None:
-            weighted = exponents.mul_(exponentials)
-            moments[0].add_(weighted.sum(-1, keepdim=True))
-            _add_product(moments[1], weighted, part)
-    return total, mean, moments
+        exponents = _logits(hidden, scale, part)
+        if shift is not None:
+            exponents.sub_(shift)
+        weights = exponents.exp() if count > 1 else exponents.exp_()
+        for at, (total, rows) in enumerate(sums):
+            weights = exponents.mul_(weights) if at else weights
+            total.add_(weights.sum(-1, keepdim=True))
+            _add_product(rows, weights, part)
+    return sums
 
 
 def _add_product(total: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> None:
@@ -240,7 +206,7 @@ def _add_product(total: torch.Tensor, one: torch.Tensor, other: torch.Tensor) ->
         total += _precise_product(one.to(other.dtype), other)
 
 
-def _logits(hidden: torch.Tensor, part: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def _logits(hidden: torch.Tensor, scale: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     if hidden.dtype == scale.dtype:  # scaled already
         return hidden @ part.T
     return _precise_product(hidden, part.T).mul_(scale)

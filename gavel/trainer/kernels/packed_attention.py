@@ -8,6 +8,7 @@ a shared key. In the backward pass every part is exact, given the normalizer of 
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,17 +26,17 @@ from gavel.trainer.kernels.attention_kernels import (
     Part,
     ScoreForm,
     Span,
+    Tensors,
     at_least_float,
     dense_attention,
     kernel_for,
     layer_spans,
     limited_parts,
+    unlimited_parts,
 )
 
 NAME = "gavel_packed"
 """Name of the attention function in transformers' registry."""
-
-
 NO_MASK = torch.empty((1, 1, 0, 0))
 """The mask for a pass over a packed row: transformers hands a 4-dimensional mask to the attention and builds none
 itself."""
@@ -45,7 +46,7 @@ class AttentionError(GavelError):
     """A model's attention is not supported by packed rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PackedRow:
     """The layout of a packed row, as the attention reads it. Layers of one span share their parts."""
 
@@ -60,7 +61,6 @@ class PackedRow:
     layers: set[int] = field(default_factory=set)
     """The layers that attended to it."""
     _parts: dict[tuple[Kernel, Span], list[Part]] = field(default_factory=dict)
-    _levels: list[varlen_attention.Level] = field(default_factory=list)
 
     def span(self, layer: int) -> Span:
         """The span of a layer, as far as it matters for a row of this depth."""
@@ -70,14 +70,13 @@ class PackedRow:
     def parts(self, kernel: Kernel, span: Span) -> list[Part]:
         if (kernel, span) not in self._parts:
             segments, positions = self.packed.segments, self.packed.positions
-            found = kernel.parts(segments) if span == FULL else limited_parts(segments, positions, span)
+            found = unlimited_parts(segments, kernel) if span == FULL else limited_parts(segments, positions, span)
             self._parts[kernel, span] = list(found)
         return self._parts[kernel, span]
 
+    @cached_property
     def levels(self) -> list[varlen_attention.Level]:
-        if not self._levels:
-            self._levels.extend(varlen_attention.levels(self.packed.segments, self.positions.device))
-        return self._levels
+        return varlen_attention.levels(self.packed.segments, self.positions.device)
 
     def seen(self, part: Part, span: Span) -> torch.Tensor | None:
         """Whether each query of a masked part sees each of its keys. `[queries, keys]`"""
@@ -150,13 +149,7 @@ def _forward(
 
 
 def packed_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    row: PackedRow,
-    layer: int,
-    form: ScoreForm,
-    sinks: torch.Tensor | None = None,
+    query: Any, key: Any, value: Any, row: PackedRow, layer: int, form: ScoreForm, sinks: torch.Tensor | None = None
 ) -> torch.Tensor:
     """`[1, heads, U, D]` for queries of that shape and keys and values of as many heads or a divisor of them.
 
@@ -172,11 +165,16 @@ class _PackedAttention(torch.autograd.Function):
     ) -> torch.Tensor:
         kernel, span = kernel_for(query, value, form), row.span(layer)
         by_levels = kernel is CudaFlash and span == FULL
-        way = _ByLevels(row.levels(), form) if by_levels else _ByParts(row, kernel, span, form)
+        way = _ByLevels(row.levels, form) if by_levels else _ByParts(row, kernel, span, form)
         if row.kept is not None and layer in row.kept:
             output, normaliser = row.kept.pop(layer)
         else:
-            output, normaliser = _attended(way, query, key, value, sinks)
+            whole, normaliser = way.forward(query, key, value)
+            if sinks is not None:
+                logits = sinks.detach().to(normaliser.dtype)[None, :, None]
+                whole = whole * torch.sigmoid(normaliser - logits)[..., None]
+                normaliser = torch.logaddexp(normaliser, logits)
+            output = whole.to(query.dtype)
             if row.kept is not None and by_levels:
                 row.kept[layer] = output.detach(), normaliser
         ctx.save_for_backward(query, key, value, output, normaliser)
@@ -189,17 +187,6 @@ class _PackedAttention(torch.autograd.Function):
         return *(total.to(gradient.dtype) for total in found), None, None, None, None
 
 
-def _attended(
-    way: "_ByParts | _ByLevels", query: Any, key: Any, value: Any, sinks: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    whole, normaliser = way.forward(query, key, value)
-    if sinks is not None:
-        logits = sinks.detach().to(normaliser.dtype)[None, :, None]
-        whole = whole * torch.sigmoid(normaliser - logits)[..., None]
-        normaliser = torch.logaddexp(normaliser, logits)
-    return whole.to(query.dtype), normaliser
-
-
 @dataclass(frozen=True, slots=True)
 class _ByParts:
     """One call of the kernel for each part."""
@@ -209,7 +196,7 @@ class _ByParts:
     span: Span
     form: ScoreForm
 
-    def forward(self, query: Any, key: Any, value: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, query: Any, key: Any, value: Any) -> Tensors:
         _, heads, length, _ = query.shape
         whole = query.new_empty((1, length, heads, value.shape[-1]), dtype=at_least_float(query.dtype)).transpose(1, 2)
         normaliser = whole.new_empty((1, length, heads)).transpose(1, 2)
@@ -229,32 +216,22 @@ class _ByParts:
             torch.logaddexp(known, own_normaliser, out=known)
         return whole, normaliser
 
-    def backward(
-        self, gradient: Any, query: Any, key: Any, value: Any, output: Any, normaliser: Any
-    ) -> Sequence[torch.Tensor]:
+    def backward(self, gradient: Any, *attended: torch.Tensor) -> Tensors:
         empty = torch.empty_like if self.span == FULL else torch.zeros_like
-        found = [empty(each, dtype=at_least_float(each.dtype)) for each in (query, key, value)]
+        found = tuple(empty(each, dtype=at_least_float(each.dtype)) for each in attended[:3])
         for part in self.row.parts(self.kernel, self.span):
             rows, keys = part.rows, part.keys
-            own_gradients = self.kernel.backward(
-                gradient[:, :, rows],
-                query[:, :, rows],
-                key[:, :, keys],
-                value[:, :, keys],
-                output[:, :, rows],
-                normaliser[:, :, rows],
-                self.form,
-                part.causal,
-                self.row.seen(part, self.span),
-            )
+            places = (rows, keys, keys, rows, rows)
+            own = tuple(each[:, :, place] for each, place in zip(attended, places, strict=True))
+            seen = self.row.seen(part, self.span)
+            gradients = self.kernel.backward(gradient[:, :, rows], own, self.form, part.causal, seen)
             # A segment's own queries precede those of its descendants, so its keys occur in the causal part first.
-            for total, place, own, fresh in zip(
-                found, (rows, keys, keys), own_gradients, (part.first, part.causal, part.causal), strict=True
-            ):
-                if fresh:
-                    total[:, :, place] = own
+            fresh = (part.first, part.causal, part.causal)
+            for total, place, new, is_first in zip(found, places[:3], gradients, fresh, strict=True):
+                if is_first:
+                    total[:, :, place] = new
                 else:
-                    total[:, :, place] += own
+                    total[:, :, place] += new
         return found
 
 
@@ -265,24 +242,18 @@ class _ByLevels:
     levels: Sequence[varlen_attention.Level]
     form: ScoreForm
 
-    def forward(self, query: Any, key: Any, value: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        q, k, v = (_by_token(each) for each in (query, key, value))
+    def forward(self, query: Any, key: Any, value: Any) -> Tensors:
+        q, k, v = map(_by_token, (query, key, value))
         whole, normaliser = varlen_attention.forward(q, k, v, self.levels, self.form.scale)
-        return _by_head(whole), normaliser[None]
+        return whole.transpose(0, 1)[None], normaliser[None]
 
-    def backward(
-        self, gradient: Any, query: Any, key: Any, value: Any, output: Any, normaliser: Any
-    ) -> Sequence[torch.Tensor]:
-        incoming, q, k, v, out = (_by_token(each) for each in (gradient, query, key, value, output))
-        incoming = incoming.contiguous()  # a gradient that was expanded is none of the kernel's
-        found = varlen_attention.backward(incoming, q, k, v, out, normaliser[0], self.levels, self.form.scale)
-        return [_by_head(each) for each in found]
+    def backward(self, gradient: torch.Tensor, *attended: torch.Tensor) -> Tensors:
+        incoming = _by_token(gradient).contiguous()  # a gradient that was expanded is none of the kernel's
+        given = (*map(_by_token, attended[:4]), attended[4][0])
+        found = varlen_attention.backward(incoming, given, self.levels, self.form.scale)
+        return tuple(each.transpose(0, 1)[None] for each in found)
 
 
 def _by_token(heads: torch.Tensor) -> torch.Tensor:
     """`[1, heads, U, D]` as `[U, heads, D]`."""
     return heads[0].transpose(0, 1)
-
-
-def _by_head(tokens: torch.Tensor) -> torch.Tensor:
-    return tokens.transpose(0, 1)[None]

@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 import torch
 
 from gavel.trainer.data.packing import Segment
-from gavel.trainer.kernels.attention_kernels import at_least_float
+from gavel.trainer.kernels.attention_kernels import Tensors, at_least_float
 
 _aten = torch.ops.aten
 
@@ -25,7 +25,6 @@ _MOST_RUNS = 16
 _SAME = 0.02
 """Largest difference of the two kernels, relative to all values together: a few roundings to bfloat16."""
 
-Tensors = tuple[torch.Tensor, ...]
 Run = tuple[int, int]
 """[start, stop) in the row."""
 
@@ -59,53 +58,28 @@ def levels(segments: Sequence[Segment], device: torch.device) -> list[Level]:
         if segment.end > segment.stop:
             by_depth.setdefault(len(ends), []).append(segment)
         ends.append(segment.end)
-    deeper = [
-        _level(
-            [(segment.stop, segment.end) for segment in found],
-            [(segment.start, segment.stop) for segment in found],
-            device,
-            causal=False,
-        )
-        for _, found in sorted(by_depth.items())
-    ]
-    return [_level(own, own, device, causal=True), *deeper]
+    found = [_level(own, own, device, causal=True)]
+    for _, parents in sorted(by_depth.items()):
+        queries, keys = [(each.stop, each.end) for each in parents], [(each.start, each.stop) for each in parents]
+        found.append(_level(queries, keys, device, causal=False))
+    return found
 
 
 def _level(queries: Sequence[Run], keys: Sequence[Run], device: torch.device, *, causal: bool) -> Level:
-    query_lengths, key_lengths = ([stop - start for start, stop in runs] for runs in (queries, keys))
-    return Level(
-        _places(queries, device),
-        _places(keys, device),
-        _ends(query_lengths, device),
-        _ends(key_lengths, device),
-        max(query_lengths),
-        max(key_lengths),
-        causal,
-        _long_runs(query_lengths, key_lengths),
-    )
+    lengths = [[stop - start for start, stop in runs] for runs in (queries, keys)]
+    ends = [[*accumulate(each, initial=0)] for each in lengths]
+    rows, places = (torch.cat([torch.arange(*run) for run in runs]).to(device) for runs in (queries, keys))
+    query_ends, key_ends = (torch.tensor(each, dtype=torch.int32, device=device) for each in ends)
+    longest = max(of_queries * of_keys for of_queries, of_keys in zip(*lengths, strict=True))
+    long_runs: list[tuple[slice, slice]] = []
+    # cuDNN refuses one token over one key
+    if len(queries) <= _MOST_RUNS and longest >= _LONG**2 and min(map(min, lengths)) > 1:
+        of_queries, of_keys = ([slice(*run) for run in pairwise(each)] for each in ends)
+        long_runs = list(zip(of_queries, of_keys, strict=True))
+    return Level(rows, places, query_ends, key_ends, max(lengths[0]), max(lengths[1]), causal, long_runs)
 
 
-def _long_runs(query_lengths: Sequence[int], key_lengths: Sequence[int]) -> Sequence[tuple[slice, slice]]:
-    longest = max(queries * keys for queries, keys in zip(query_lengths, key_lengths, strict=True))
-    shortest = min(*query_lengths, *key_lengths)  # cuDNN refuses one token over one key
-    if len(query_lengths) > _MOST_RUNS or longest < _LONG**2 or shortest == 1:
-        return ()
-    ends = ([*accumulate(lengths, initial=0)] for lengths in (query_lengths, key_lengths))
-    queries, keys = ([slice(*run) for run in pairwise(each)] for each in ends)
-    return list(zip(queries, keys, strict=True))
-
-
-def _places(runs: Sequence[Run], device: torch.device) -> torch.Tensor:
-    return torch.cat([torch.arange(start, stop) for start, stop in runs]).to(device)
-
-
-def _ends(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
-    return torch.tensor([*accumulate(lengths, initial=0)], dtype=torch.int32, device=device)
-
-
-def forward(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, row: Sequence[Level], scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, row: Sequence[Level], scale: float) -> Tensors:
     """The row's output `[U, heads, D]`, and its normalizer `[heads, U]` in float32, by the levels of the row.
 
     `query` is `[U, heads, D]`; keys and values have as many heads, or a divisor of them.
@@ -123,35 +97,18 @@ def forward(
     return whole, normaliser
 
 
-def backward(
-    gradient: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    output: torch.Tensor,
-    normaliser: torch.Tensor,
-    row: Sequence[Level],
-    scale: float,
-) -> Tensors:
-    """Gradients to queries, keys and values, given output and normalizer of the whole attention."""
+def backward(gradient: torch.Tensor, attended: Tensors, row: Sequence[Level], scale: float) -> Tensors:
+    """Gradients to queries, keys and values; `attended`: these three, and output and normalizer of the whole."""
+    query, key, value, output, normaliser = attended
     first, *deeper = row
-    given = flash_backward(gradient, query, key, value, output, normaliser, first, scale)
-    found = [each.to(_sum_type(row, query)) for each in given]
+    found = tuple(each.to(_sum_type(row, query)) for each in flash_backward(gradient, attended, first, scale))
     for level in deeper:
         rows, keys = level.rows, level.keys
-        own = flash_backward(
-            gradient[rows],
-            query[rows],
-            key[keys],
-            value[keys],
-            output[rows],
-            normaliser[:, rows].contiguous(),
-            level,
-            scale,
-        )
+        of_level = query[rows], key[keys], value[keys], output[rows], normaliser[:, rows].contiguous()
+        own = flash_backward(gradient[rows], of_level, level, scale)
         for total, places, part in zip(found, (rows, keys, keys), own, strict=True):
             total.index_add_(0, places, part.to(total.dtype))
-    return tuple(found)
+    return found
 
 
 def _sum_type(row: Sequence[Level], query: torch.Tensor) -> torch.dtype:
@@ -159,61 +116,41 @@ def _sum_type(row: Sequence[Level], query: torch.Tensor) -> torch.dtype:
     return query.dtype if len(row) <= 2 else at_least_float(query.dtype)
 
 
-def flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, level: Level, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, level: Level, scale: float) -> Tensors:
     """Output `[Q, heads, D]` and normalizer `[heads, Q]` of one level."""
-    if level.long_runs and query.is_cuda and _cudnn_agrees(query.shape[1], key.shape[1], query.shape[2], query.dtype):
+    if _takes_cudnn(query, key, level):
         return _cudnn(query, key, value, level, scale)
-    return _pytorch_flash(query, key, value, level, scale)
+    return _pytorch(query, key, value, level, scale)
 
 
-def _pytorch_flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, level: Level, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    output, normaliser, *_ = _aten._flash_attention_forward(
+def flash_backward(gradient: torch.Tensor, attended: Tensors, level: Level, scale: float) -> Tensors:
+    if _takes_cudnn(attended[0], attended[1], level):
+        return _cudnn_backward(gradient, attended, level, scale)
+    return _pytorch_backward(gradient, attended, level, scale)
+
+
+def _takes_cudnn(query: torch.Tensor, key: torch.Tensor, level: Level) -> bool:
+    heads, size = query.shape[1:]
+    return bool(level.long_runs) and query.is_cuda and _cudnn_agrees(heads, key.shape[1], size, query.dtype)
+
+
+def _pytorch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, level: Level, scale: float) -> Tensors:
+    return _aten._flash_attention_forward(
         query, key, value, level.query_ends, level.key_ends, level.most_queries, level.most_keys,
         0.0, level.causal, False, scale=scale,
-    )  # fmt: skip
-    return output, normaliser
+    )[:2]  # fmt: skip
 
 
-def flash_backward(
-    gradient: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    output: torch.Tensor,
-    normaliser: torch.Tensor,
-    level: Level,
-    scale: float,
-) -> Tensors:
-    if level.long_runs and query.is_cuda and _cudnn_agrees(query.shape[1], key.shape[1], query.shape[2], query.dtype):
-        return _cudnn_backward(gradient, query, key, value, output, normaliser, level, scale)
-    return _pytorch_flash_backward(gradient, query, key, value, output, normaliser, level, scale)
-
-
-def _pytorch_flash_backward(
-    gradient: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    output: torch.Tensor,
-    normaliser: torch.Tensor,
-    level: Level,
-    scale: float,
-) -> Tensors:
-    state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of the dropout, which is zero: not read
+def _pytorch_backward(gradient: torch.Tensor, attended: Tensors, level: Level, scale: float) -> Tensors:
+    state = torch.zeros(2, dtype=torch.uint64, device=gradient.device)  # of the dropout, which is zero: not read
     return _aten._flash_attention_backward(
-        gradient, query, key, value, output, normaliser, level.query_ends, level.key_ends,
+        gradient, *attended, level.query_ends, level.key_ends,
         level.most_queries, level.most_keys, 0.0, level.causal, state, state, scale=scale,
     )  # fmt: skip
 
 
-def _cudnn(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, level: Level, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """cuDNN's counterpart of `flash`, one call per long run."""
+def _cudnn(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, level: Level, scale: float) -> Tensors:
+    """cuDNN's counterpart, one call per long run."""
     outputs, normalisers = [], []
     for rows, keys in level.long_runs:
         output, normaliser, *_ = _aten._scaled_dot_product_cudnn_attention(
@@ -225,16 +162,8 @@ def _cudnn(
     return torch.cat(outputs), torch.cat(normalisers, -1)
 
 
-def _cudnn_backward(
-    gradient: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    output: torch.Tensor,
-    normaliser: torch.Tensor,
-    level: Level,
-    scale: float,
-) -> Tensors:
+def _cudnn_backward(gradient: torch.Tensor, attended: Tensors, level: Level, scale: float) -> Tensors:
+    query, key, value, output, normaliser = attended
     state = torch.zeros((), dtype=torch.int64, device=query.device)  # of the dropout, which is zero: not read
     found = []
     for rows, keys in level.long_runs:
@@ -261,18 +190,18 @@ def _cudnn_agrees(heads: int, key_heads: int, size: int, dtype: torch.dtype) -> 
         torch.randn((2 * length, count, size), generator=fixed, device="cuda").to(dtype)
         for count in (heads, key_heads, key_heads, heads)
     )
-    run = [(0, length), (length, 2 * length)]
-    runs = [(slice(*each), slice(*each)) for each in run]
+    runs = [(0, length), (length, 2 * length)]
     for causal in (True, False):
-        level = replace(_level(run, run, query.device, causal=causal), long_runs=runs)
+        level = _level(runs, runs, query.device, causal=causal)
+        level = replace(level, long_runs=[(slice(*run), slice(*run)) for run in runs])
         try:
-            output, normaliser = _cudnn(query, key, value, level, scale)
-            found = _cudnn_backward(gradient, query, key, value, output, normaliser, level, scale)
+            found = _cudnn(query, key, value, level, scale)
+            found += _cudnn_backward(gradient, (query, key, value, *found), level, scale)
         except RuntimeError:  # not built in, or not for this device or these shapes
             return False
-        own, own_normaliser = _pytorch_flash(query, key, value, level, scale)
-        expected = _pytorch_flash_backward(gradient, query, key, value, own, own_normaliser, level, scale)
-        for one, other in zip((output, normaliser, *found), (own, own_normaliser, *expected), strict=True):
+        expected = _pytorch(query, key, value, level, scale)
+        expected += _pytorch_backward(gradient, (query, key, value, *expected), level, scale)
+        for one, other in zip(found, expected, strict=True):
             if not (one.float() - other.float()).norm() <= _SAME * other.float().norm():
                 return False
     return True

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 
 _ADAPTER = "default"
-_WRAPPED = ".base_layer"
-"""The suffix that PEFT adds to the name of a wrapped module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +70,11 @@ def adapted_weights(model: Any) -> Iterator[AdaptedWeight]:
     for name, module in model.named_modules():
         if isinstance(module, LoraLayer):
             weight = module.parameter_name if isinstance(module, ParamWrapper) else "weight"
-            yield AdaptedWeight(f"{name.replace(_WRAPPED, '')}.{weight}", module)
+            yield AdaptedWeight(f"{name.replace('.base_layer', '')}.{weight}", module)
 
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 """The files of a PEFT adapter."""
-
-
-class AdapterFileError(ValueError):
-    """The directory holds no LoRA adapter that can be read; who reads it says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,43 +91,22 @@ class AdapterFile:
     def scale(self) -> float:
         return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
-    @property
-    def targets(self) -> list[str]:
-        """The last part of the adapted layers' names, those of experts left out."""
-        return sorted({name.rpartition(".")[2] for name in self._layers() if not _of_experts(name)})
 
-    @property
-    def experts(self) -> bool:
-        """Whether it adapts the experts of a mixture."""
-        return any(_of_experts(name) for name in self._layers())
-
-    def _layers(self) -> set[str]:
-        return {name.partition(".lora_")[0] for name in self.weights}
+class ReferencePolicyError(GavelError):
+    """The reference of a divergence cannot be used."""
 
 
-def _of_experts(name: str) -> bool:
-    """PEFT names the adapter of a stacked weight by its module, or by the module inside this one."""
-    return name.removesuffix(".base_layer").endswith("experts")
-
-
-def read_adapter(directory: Path, device: str) -> AdapterFile:
-    """Raises `AdapterFileError`."""
+def _read_adapter(directory: Path, device: str, told: Callable[[str], GavelError]) -> AdapterFile:
+    """Raises what `told` makes of a reason."""
     try:
         config = json.loads((directory / FILES[0]).read_text(encoding="utf-8"))
         weights = load_peft_weights(str(directory), device=device)
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise AdapterFileError(f"cannot be read: {error}") from error
+        raise told(f"cannot be read: {error}") from error
     if config.get("rank_pattern") or config.get("alpha_pattern") or config.get("bias", "none") != "none":
-        raise AdapterFileError("has ranks or biases of single layers")
+        raise told("has ranks or biases of single layers")
     return AdapterFile(rank, alpha, bool(config.get("use_rslora")), weights)
-
-
-_SAME = "Train with the same rank and layers as it, or choose reference='base' or 'start'."
-
-
-class ReferencePolicyError(GavelError):
-    """The reference of a divergence cannot be used."""
 
 
 def check_adapter(directory: Path) -> None:
@@ -156,14 +129,11 @@ def keep_reference(run: Path, checkpoint: Callable[[int], Path], policy: "Policy
     `start` is the policy as it is at that moment. Checkpoints are deleted and other runs moved; the copy stays. Raises
     `ReferencePolicyError`.
     """
-    source = config.reference_path
+    source, kept = config.reference_path, run / "reference" / "start"
     if source is not None:
-        name = kept_reference(run, source).name
-    elif config.reference == "start":
-        name = "start"
-    else:
-        source, name = checkpoint(int(config.reference)), f"step-{int(config.reference)}"
-    kept = run / "reference" / name
+        kept = kept_reference(run, source)
+    elif config.reference != "start":
+        source, kept = checkpoint(int(config.reference)), run / "reference" / f"step-{int(config.reference)}"
     if kept.is_dir():
         return kept
     if source is not None and config.reference_path is None and not source.is_dir():
@@ -192,25 +162,25 @@ def reference_weights(policy: "Policy", directory: Path) -> list[torch.Tensor]:
 
     Layers that it leaves alone get zeros; another scale goes into B. Raises `ReferencePolicyError`.
     """
+
+    def wrong(told: str) -> ReferencePolicyError:
+        return ReferencePolicyError(
+            f"the reference {str(directory)!r} {told}",
+            "Train with the same rank and layers as it, or choose reference='base' or 'start'.",
+        )
+
     check_adapter(directory)
-    try:
-        adapter = read_adapter(directory, str(policy.device))
-    except AdapterFileError as error:
-        raise ReferencePolicyError(f"the reference {str(directory)!r} {error}", _SAME) from error
-    weights = dict(adapter.weights)
+    adapter = _read_adapter(directory, str(policy.device), wrong)
     found: list[torch.Tensor] = []
-    for name, parameter in policy.adapter_parameters():
-        weight = weights.pop(name, None)
-        if weight is None:
-            weight = torch.zeros_like(parameter)
-        elif weight.shape != parameter.shape:
-            shapes = f"{list(weight.shape)} in place of {list(parameter.shape)}"
-            raise ReferencePolicyError(f"the reference {str(directory)!r} does not fit: {name} is {shapes}", _SAME)
+    own = dict(policy.adapter_parameters())
+    for name, parameter in own.items():
+        weight = adapter.weights.get(name, torch.zeros_like(parameter))
+        if weight.shape != parameter.shape:
+            raise wrong(f"does not fit: {name} is {list(weight.shape)} in place of {list(parameter.shape)}")
         weight = weight.to(parameter.dtype)
         found.append(weight * (adapter.scale / policy.lora_scale) if ".lora_B." in name else weight)
-    if weights:
-        more = next(iter(weights))
-        raise ReferencePolicyError(f"the reference {str(directory)!r} does not fit: it has {more}, say", _SAME)
+    if more := next((name for name in adapter.weights if name not in own), None):
+        raise wrong(f"does not fit: it has {more}, say")
     return found
 
 
@@ -219,26 +189,20 @@ logger = logging.getLogger(__name__)
 
 def start_from(policy: "Policy", directory: Path) -> None:
     """Gives the policy the adapter in `directory`. Raises `BaseModelError` when it does not fit."""
-    adapter = read_start(directory, str(policy.device))
-    check_lora(adapter, policy.lora, directory)
-    broken = (f"{name} is not finite" for name, weight in adapter.weights.items() if not weight.isfinite().all())
-    if (misfit := adapter_misfit(policy, adapter.weights) or next(broken, None)) is not None:
-        targets = [f"--lora-target {name}" for name in adapter.targets] + ["--lora-experts"] * adapter.experts
+    weights = check_lora(directory, policy.lora, str(policy.device)).weights
+    broken = (f"{name} is not finite" for name, weight in weights.items() if not weight.isfinite().all())
+    if (misfit := adapter_misfit(policy, weights) or next(broken, None)) is not None:
+        # PEFT names the adapter of a stacked weight by its module, or by the module inside this one.
+        layers = {name.partition(".lora_")[0].removesuffix(".base_layer") for name in weights}
+        targets = sorted(
+            {f"--lora-target {name.rpartition('.')[2]}" for name in layers if not name.endswith("experts")}
+        )
+        targets += ["--lora-experts"] * any(name.endswith("experts") for name in layers)
         raise BaseModelError(
             f"the checkpoint {str(directory)!r} does not fit: {misfit}",
             f"Train the base model and the layers that it is of (--model, {' '.join(targets)}), or name another one.",
         )
-    policy.set_adapter_weights([adapter.weights[name] for name, _ in policy.adapter_parameters()])
-
-
-def read_start(directory: Path, device: str) -> AdapterFile:
-    """The adapter in `directory`. Raises `BaseModelError` when it cannot be read."""
-    try:
-        return read_adapter(directory, device)
-    except AdapterFileError as error:
-        raise BaseModelError(
-            f"the checkpoint {str(directory)!r} {error}", "Name the checkpoint of another step, or of another run."
-        ) from error
+    policy.set_adapter_weights([weights[name] for name, _ in policy.adapter_parameters()])
 
 
 def check_base(asked: str, trained: str, directory: Path) -> None:
@@ -257,18 +221,27 @@ def check_base(asked: str, trained: str, directory: Path) -> None:
     )
 
 
-def check_lora(adapter: AdapterFile, lora: LoraSettings, directory: Path) -> None:
-    """Raises `BaseModelError` for an adapter of another rank or scale; needs no base model."""
-    what = f"the checkpoint {str(directory)!r} does not fit"
+def check_lora(directory: Path, lora: LoraSettings, device: str = "cpu") -> AdapterFile:
+    """The adapter in `directory`; needs no base model.
+
+    Raises `BaseModelError` for one that cannot be read, or of another rank or scale.
+    """
+    named = f"the checkpoint {str(directory)!r}"
+    adapter = _read_adapter(
+        directory,
+        device,
+        lambda told: BaseModelError(f"{named} {told}", "Name the checkpoint of another step, or of another run."),
+    )
     if (adapter.rank, adapter.alpha, adapter.rslora) != (lora.rank, lora.alpha, lora.rslora):
         rslora = "--rslora" if adapter.rslora else "--no-rslora"
         raise BaseModelError(
-            f"{what}: its adapter has rank {adapter.rank} and alpha {adapter.alpha:g}"
+            f"{named} does not fit: its adapter has rank {adapter.rank} and alpha {adapter.alpha:g}"
             f"{' with rsLoRA' if adapter.rslora else ''}, this run has rank {lora.rank} and alpha {lora.alpha}"
             f"{' with rsLoRA' if lora.rslora else ''}",
             f"Train with --lora-rank {adapter.rank} --lora-alpha {adapter.alpha:g} {rslora}; in code "
             f"LoraSettings(rank={adapter.rank}, alpha={adapter.alpha:g}, rslora={adapter.rslora}).",
         )
+    return adapter
 
 
 def adapter_misfit(policy: "Policy", weights: Mapping[str, torch.Tensor]) -> str | None:

@@ -16,6 +16,7 @@ calls that nobody here can read, they are told in words: tools in the first turn
 tags, results as the user's. A conversation without tools is not touched.
 """
 
+import contextlib
 import json
 import logging
 import re
@@ -25,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined, TemplateError
-from jinja2.defaults import DEFAULT_NAMESPACE
 from jinja2.meta import find_undeclared_variables
 from pydantic import ValidationError
 from renderers import (
@@ -42,6 +42,7 @@ from renderers import (
 from renderers.base import MODEL_RENDERER_MAP
 from renderers.default import DefaultRenderer
 from renderers.parsers import TOOL_PARSERS
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
 import gavel.prompts
 from gavel.trainer.embedded import SCENARIOS, TOOL_CALLER
@@ -91,57 +92,43 @@ def in_words(
 ) -> list[dict[str, Any]]:
     """The messages with `tools` in words; without tools, calls and results alone. `system`: the format has system
     turns; without, the user says what they would."""
-    said = [_plain(message) for message in messages]
+    said = [_in_text(message) for message in messages]
     if tools:
-        described = [tool if "function" in tool else {"function": tool} for tool in tools]
-        told = _TEMPLATE.render(tools=described)
+        told = _TEMPLATE.render(tools=[tool if "function" in tool else {"function": tool} for tool in tools])
         if messages and messages[0]["role"] == "system":
             said[0]["content"] += f"\n\n{told}"
         else:
             said.insert(0, {"role": "system", "content": told})
-    joins = ["tool", *([] if system else ["system"])]
+    joins = ("tool",) if system else ("tool", "system")
     """Roles that become the user's, whose turn goes on with what the user says then."""
     found: list[dict[str, Any]] = []
     before = ""
     for message in said:
         role = message["role"]
-        if role in joins:
-            message["role"] = "user"
+        message["role"] = "user" if role in joins else role
         if before in joins and message["role"] == "user":
-            between = "\n" if before == role else "\n\n"
-            found[-1]["content"] += between + message["content"]
+            found[-1]["content"] += ("\n" if before == role else "\n\n") + message["content"]
         else:
             found.append(message)
         before = role
     return found
 
 
-def speaks_of_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether there are calls or results among the messages."""
-    return any(message.get("role") == "tool" or message.get("tool_calls") for message in messages)
-
-
-def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+def _in_text(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message whose calls, or whose result, are text."""
     content = message.get("content") or ""
     if message["role"] == "tool":
         return {"role": "tool", "content": f"<tool_response>\n{content}\n</tool_response>"}
+    calls: list[str] = []
+    for call in message.get("tool_calls") or ():
+        arguments = call["function"]["arguments"]
+        with contextlib.suppress(ValueError):  # text that is no JSON stays as it is
+            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        name = json.dumps(call["function"]["name"], ensure_ascii=False)
+        calls.append(f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>')
     plain = {name: value for name, value in message.items() if name != "tool_calls"}
-    return plain | {"content": content + "\n".join(map(_call, message.get("tool_calls") or ()))}
-
-
-def _call(call: Mapping[str, Any]) -> str:
-    name, given = call["function"]["name"], call["function"]["arguments"]
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError:
-            return _between_tags(name, given)
-    return _between_tags(name, json.dumps(given, ensure_ascii=False))
-
-
-def _between_tags(name: str, arguments: str) -> str:
-    return f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}\n</tool_call>'
+    return plain | {"content": content + "\n".join(calls)}
 
 
 _LOG = logging.getLogger(__name__)
@@ -152,54 +139,33 @@ _TOLD = (
 TEMPLATE_ERRORS = (TemplateError, AttributeError, KeyError, TypeError, ValueError)
 """The errors that a chat template raises for a conversation it does not support."""
 _WORD = "seventeen"
-TOOLS: list[Any] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "look_up",
-            "description": "Looks up.",
-            "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
-        },
-    }
-]
+_PARAMETERS = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+_FUNCTION = {"name": "look_up", "description": "Looks up.", "parameters": _PARAMETERS}
+TOOLS: list[Any] = [{"type": "function", "function": _FUNCTION}]
 _ASKED: list[Any] = [{"role": "user", "content": "Which number?"}]
 SAID: list[Any] = [*_ASKED, {"role": "assistant", "content": _WORD}]
-CALLED: list[Any] = [
-    *_ASKED,
-    {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": json.dumps({"word": _WORD})}}
-        ],
-    },
-]
+_MADE = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": json.dumps({"word": _WORD})}}
+CALLED: list[Any] = [*_ASKED, {"role": "assistant", "content": "", "tool_calls": [_MADE]}]
 _RESULT = "nineteen"
 ANSWERED: list[Any] = [*CALLED, {"role": "tool", "tool_call_id": "c1", "name": "look_up", "content": _RESULT}]
 
-_GIVEN = frozenset(
-    {"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now", *DEFAULT_NAMESPACE}
-)
+
+class ChatFormatError(ValueError):
+    """A conversation that the model's chat template cannot express."""
+
+
+_GIVEN = frozenset({"messages", "tools", "add_generation_prompt"})
 """Names that every template receives, and that callers do not set; special tokens (`eos_token`) are left out by
 suffix."""
 
 
 def template_arguments(template: str) -> set[str]:
     """The names that a chat template reads and a caller may give: `enable_thinking`, say."""
-    tested = set(re.findall(r"\b(\w+) is (?:not )?defined|\b(\w+)\s*\|\s*default", template))
-    names = {name for pair in tested for name in pair if name}
-    plain = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", template)
     try:
-        names |= find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain))
-    except TemplateError:  # a tag that only transformers knows
-        names |= set(re.findall(r"\b[a-z_]+\b", template))
-    local = set(re.findall(r"\bfor (\w+)(?:, *(\w+))? in\b", template))
-    known = _GIVEN | {name for pair in local for name in pair} | {"true", "false", "none", "loop", "self"}
-    return {name for name in names - known if not name.endswith("_token")}
-
-
-class ChatFormatError(ValueError):
-    """A conversation that the model's chat template cannot express."""
+        names = find_undeclared_variables(_compile_jinja_template(template).environment.parse(template))
+    except TemplateError as error:
+        raise ChatFormatError(f"it is no template of Jinja: {error}") from error
+    return {name for name in names - _GIVEN if not name.endswith("_token")}
 
 
 class TemplateRenderer(DefaultRenderer):
@@ -219,31 +185,22 @@ class TemplateRenderer(DefaultRenderer):
         super().__init__(tokenizer, DefaultRendererConfig.model_validate(given))
         self._in_words = self._untold = False
         self._stop_ids = list(dict.fromkeys([*self._turn_ends(), *super().get_stop_token_ids(), *stop_ids]))
-        self._tool_parser = self._reading_tool_parser()
-        if self._tool_parser is None:
+        if not self._find_tool_parser():
             self._in_words, self._system = True, self._shows_system()
-            self._tool_parser = self._reading_tool_parser()
+            self._find_tool_parser()
             self._untold = True
 
     def get_stop_token_ids(self) -> list[int]:
         return self._stop_ids
 
     def render_ids(
-        self,
-        messages: list[Message],
-        *,
-        tools: list[ToolSpec] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: list[Message], *, tools: list[ToolSpec] | None = None, add_generation_prompt: bool = False
     ) -> list[int]:
         """The token ids of a conversation. Raises `ChatFormatError`."""
         return self._apply(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
     def render(
-        self,
-        messages: list[Message],
-        *,
-        tools: list[ToolSpec] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: list[Message], *, tools: list[ToolSpec] | None = None, add_generation_prompt: bool = False
     ) -> RenderedTokens:
         """The same with the message of each token, and which of them are sampled.
 
@@ -273,17 +230,14 @@ class TemplateRenderer(DefaultRenderer):
         elif messages:
             closed = len(self._apply(messages, tools=tools))
             indices[before:closed] = [len(messages) - 1] * (closed - before)
-        return RenderedTokens(
-            token_ids=ids,
-            message_indices=indices,
-            sampled_mask=sampled,
-            message_roles=[message.get("role") or "" for message in messages],
-        )
+        roles = [message.get("role") or "" for message in messages]
+        return RenderedTokens(token_ids=ids, message_indices=indices, sampled_mask=sampled, message_roles=roles)
 
     def _apply(self, messages: Any, *, tools: Any = None, add_generation_prompt: bool = False) -> list[int]:
         if tools and self._tool_parser is None:
             raise ChatFormatError("the model's chat template does not render tool calls, not even in words")
-        if self._in_words and (tools or speaks_of_tools(messages)):
+        speaks = any(message.get("role") == "tool" or message.get("tool_calls") for message in messages)
+        if self._in_words and (tools or speaks):
             if self._untold:
                 self._untold = False
                 _LOG.warning(_TOLD, getattr(self._tokenizer, "name_or_path", None) or "the model")
@@ -313,30 +267,28 @@ class TemplateRenderer(DefaultRenderer):
             raise ChatFormatError("the model's chat template does not show what the assistant said")
         return [token for token in after[places[0] + 1 :] if token in special][:1]
 
-    def _reading_tool_parser(self) -> Any:
-        """A parser that reads a rendered call back; None where none does, or the template shows no tools or results."""
-        parsers: list[Any] = [*TOOL_PARSERS.values(), HermesCalls]
-        return next((found for make in parsers if self._reads_calls(found := make(self._tokenizer))), None)
+    def _find_tool_parser(self) -> bool:
+        """Takes the parser that reads a rendered call back, if one does and the template shows tools and results."""
+        for make in (*TOOL_PARSERS.values(), HermesCalls):
+            self._tool_parser: Any = make(self._tokenizer)
+            with contextlib.suppress(ChatFormatError):
+                if self._reads_calls():
+                    return True
+        self._tool_parser = None
+        return False
 
-    def _reads_calls(self, parser: Any) -> bool:
-        self._tool_parser = parser
-        try:
-            plain = self._apply(_ASKED, add_generation_prompt=True)
-            opening = self._apply(_ASKED, tools=TOOLS, add_generation_prompt=True)
-            turn = self._apply(CALLED, tools=TOOLS)
-            if turn[: len(opening)] != opening:  # thinking that is switched off opens a turn, and leaves history
-                opening = self._apply(_ASKED, tools=TOOLS)
-                plain = self._apply(_ASKED)
-            if opening == plain or turn[: len(opening)] != opening:
-                return False
-            calls = self.parse_response(turn[len(opening) :], prompt_ids=opening).tool_calls
-            if _RESULT not in self._tokenizer.decode(self._apply(ANSWERED, tools=TOOLS)):
-                return False
-        except ChatFormatError:
+    def _reads_calls(self) -> bool:
+        plain = self._apply(_ASKED, add_generation_prompt=True)
+        opening = self._apply(_ASKED, tools=TOOLS, add_generation_prompt=True)
+        turn = self._apply(CALLED, tools=TOOLS)
+        if turn[: len(opening)] != opening:  # thinking that is switched off opens a turn, and leaves history
+            plain, opening = self._apply(_ASKED), self._apply(_ASKED, tools=TOOLS)
+        if opening == plain or turn[: len(opening)] != opening:
             return False
-        return [(call.name, call.arguments, call.status) for call in calls] == [
-            ("look_up", {"word": _WORD}, ToolCallParseStatus.OK)
-        ]
+        calls = self.parse_response(turn[len(opening) :], prompt_ids=opening).tool_calls
+        read = [(call.name, call.arguments, call.status) for call in calls]
+        shown = self._tokenizer.decode(self._apply(ANSWERED, tools=TOOLS))
+        return _RESULT in shown and read == [("look_up", {"word": _WORD}, ToolCallParseStatus.OK)]
 
 
 _LONGEST = 64
@@ -356,13 +308,13 @@ class RememberedEncodings:
         self._with_offsets = lru_cache(_TEXTS)(lambda text: tokenizer(text, **_WITH_OFFSETS))
 
     def encode(self, text: Any, **options: Any) -> list[int]:
-        if options == _PLAIN and _is_short(text):
+        if options == _PLAIN and isinstance(text, str) and len(text) <= _LONGEST:
             return list(self._ids(text))
         return self._tokenizer.encode(text, **options)
 
     def __call__(self, text: Any, **options: Any) -> Any:
         """With offsets, the answer for a short text is shared: its lists are read only."""
-        if options == _WITH_OFFSETS and _is_short(text):
+        if options == _WITH_OFFSETS and isinstance(text, str) and len(text) <= _LONGEST:
             return self._with_offsets(text)
         return self._tokenizer(text, **options)
 
@@ -375,23 +327,13 @@ class RememberedEncodings:
         return len(self._tokenizer)
 
 
-def _is_short(text: object) -> bool:
-    return isinstance(text, str) and len(text) <= _LONGEST
-
-
 TEMPLATE = "template"
 """The name that chooses the model's own template."""
 _UNFIT = (AssertionError, AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
 """The errors that renderers raise for a tokenizer, conversation or argument they do not support."""
-_ASKED_AGAIN: list[Any] = [*SAID, {"role": "user", "content": "And then?"}]
-_WITH_SYSTEM: list[Any] = [{"role": "system", "content": "Be brief."}, *_ASKED_AGAIN]
-_PROBES: tuple[tuple[list[Any], list[Any] | None], ...] = (
-    (SAID[:1], None),
-    (_ASKED_AGAIN, None),
-    (_WITH_SYSTEM, None),
-    (SAID[:1], TOOLS),
-    (ANSWERED, TOOLS),
-)
+_AGAIN: list[Any] = [*SAID, {"role": "user", "content": "And then?"}]
+_WITH_SYSTEM: list[Any] = [{"role": "system", "content": "Be brief."}, *_AGAIN]
+_PROBES = ((_ASKED, None), (_AGAIN, None), (_WITH_SYSTEM, None), (_ASKED, TOOLS), (ANSWERED, TOOLS))
 
 
 class ArgumentsError(ValueError):
@@ -403,21 +345,34 @@ def chat_renderer(
     model_type: str,
     name: str | None,
     base_model: str,
-    chat_template_kwargs: Mapping[str, Any],
-    stop_ids: Sequence[int] = (),
+    kwargs: Mapping[str, Any],
+    stops: Sequence[int] = (),
 ) -> Renderer:
-    """The renderer of a base model. `stop_ids` end a turn beside those of the template. Raises `BaseModelError`."""
+    """The renderer of a base model; `kwargs` of its chat template. `stops` end a turn beside those of the template.
+
+    Raises `BaseModelError`.
+    """
     if name is None:
         published = MODEL_RENDERER_MAP.get(getattr(tokenizer, "name_or_path", ""))
         name = "qwen3" if base_model in SCENARIOS else TEMPLATE if base_model == TOOL_CALLER else published
-    if name is None:
-        found = _family_renderer(tokenizer, model_type, base_model, chat_template_kwargs)
-        return found or _template_renderer(tokenizer, base_model, chat_template_kwargs, stop_ids)
-    if name == TEMPLATE:
-        return _template_renderer(tokenizer, base_model, chat_template_kwargs, stop_ids)
+    if name is None and (found := _family_renderer(tokenizer, model_type, base_model, kwargs)):
+        return found
+    if name in (None, TEMPLATE) and not getattr(tokenizer, "chat_template", None):
+        raise BaseModelError(
+            f"the tokenizer of {base_model!r} has no chat template, and no exact renderer is known for the model",
+            "Use an instruction-tuned model, or pass renderer='qwen3' (or another name of the `renderers` library).",
+        )
+    if name in (None, TEMPLATE):
+        try:
+            return TemplateRenderer(tokenizer, kwargs, stops)
+        except ValueError as error:
+            raise BaseModelError(
+                f"the chat template of {base_model!r} cannot be used: {error}",
+                "Pass renderer='qwen3' (or another name of the `renderers` library).",
+            ) from error
     try:
-        found = _named(tokenizer, name, chat_template_kwargs)
-        found.render_ids(SAID[:1], add_generation_prompt=True)  # some find out only now that a tokenizer is not theirs
+        found = _named(tokenizer, name, kwargs)
+        found.render_ids(_ASKED, add_generation_prompt=True)  # some find out only now that a tokenizer is not theirs
         return found
     except ArgumentsError as error:
         raise BaseModelError(
@@ -433,32 +388,26 @@ def chat_renderer(
 
 def _family_renderer(tokenizer: Any, model_type: str, base_model: str, kwargs: Mapping[str, Any]) -> Renderer | None:
     """The renderer of the architecture; None where there is none, or the model's template is another, which is told."""
-    name = next(filter(_is_known, (model_type, model_type.replace("_", "-"), model_type.replace("_", "."))), None)
-    if name is None:
+    for name in (model_type, model_type.replace("_", "-"), model_type.replace("_", ".")):
+        with contextlib.suppress(ValueError):
+            config_from_name(name)
+            break
+    else:
         return None
     try:
         found = _named(tokenizer, name, kwargs)
         difference = _difference(found, tokenizer, kwargs)
+        if difference is None:
+            return found
     except _UNFIT as error:
-        found, difference = None, f"it cannot be used: {_told(error)}"
-    if difference is None:
-        return found
-    _LOG.warning(
-        "%s does not use the chat renderer %s of its family, but its own template: %s", base_model, name, difference
-    )
+        difference = f"it cannot be used: {_told(error)}"
+    told = "%s does not use the chat renderer %s of its family, but its own template: %s"
+    _LOG.warning(told, base_model, name, difference)
     return None
 
 
 def _told(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def _is_known(name: str) -> bool:
-    try:
-        config_from_name(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _named(tokenizer: Any, name: str, kwargs: Mapping[str, Any]) -> Renderer:
@@ -486,23 +435,6 @@ def rendering_by(
         return _named(tokenizer, config.name, chat_template_kwargs)
     except _UNFIT as error:
         raise ChatFormatError(f"chat_template_kwargs: {_told(error)}") from error
-
-
-def _template_renderer(
-    tokenizer: Any, base_model: str, kwargs: Mapping[str, Any], stop_ids: Sequence[int]
-) -> TemplateRenderer:
-    if not getattr(tokenizer, "chat_template", None):
-        raise BaseModelError(
-            f"the tokenizer of {base_model!r} has no chat template, and no exact renderer is known for the model",
-            "Use an instruction-tuned model, or pass renderer='qwen3' (or another name of the `renderers` library).",
-        )
-    try:
-        return TemplateRenderer(tokenizer, kwargs, stop_ids)
-    except ValueError as error:
-        raise BaseModelError(
-            f"the chat template of {base_model!r} cannot be used: {error}",
-            "Pass renderer='qwen3' (or another name of the `renderers` library).",
-        ) from error
 
 
 def _difference(renderer: Renderer, tokenizer: Any, kwargs: Mapping[str, Any]) -> str | None:

@@ -67,14 +67,13 @@ def what_transformers_says(error: Exception) -> tuple[str, str]:
     if isinstance(error, ImportError):
         return f"its weights are quantized in a form that needs more: {said}", UNQUANTIZED
     if isinstance(error, AttributeError | KeyError):
-        return f"its config says what transformers does not know: {type(error).__name__}: {said}", _MEND
+        return f"its config says what transformers does not know: {type(error).__name__}: {said}", FETCH_AGAIN
     if "does not recognize this architecture" in said:
         return said.partition(". This could")[0], "pip install --upgrade transformers, or choose another base."
     return said, ""
 
 
 UNQUANTIZED = "Choose the model that it was quantized from; --quantization 4bit holds that one in 4 bits."
-_MEND = "Mend its config.json, or fetch it again."
 _UNCONVERTED = "Name the model that it was made of, as the hub calls it: a directory with config.json and safetensors."
 
 
@@ -91,8 +90,6 @@ FETCH_AGAIN = "Fetch its files again, or mend its config.json."
 """The remedy for a directory whose files are damaged or do not fit together."""
 _BLOCK = 64
 """Weights that share a quantization scale."""
-_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""All linear layers, by Unsloth's names."""
 
 
 class BaseModelError(GavelError):
@@ -229,10 +226,6 @@ def plain_logits(model: Any, token_ids: torch.Tensor) -> torch.Tensor:
     return whole(input_ids=token_ids, use_cache=False).logits
 
 
-def _is_finite(weight: torch.Tensor) -> bool:
-    return weight.dtype not in _CHECKED or weight.is_meta or bool(weight.isfinite().all())
-
-
 def load_whole(kind: Any, source: str, **given: Any) -> Any:
     """The model that `kind.from_pretrained` loads from `source`.
 
@@ -242,16 +235,17 @@ def load_whole(kind: Any, source: str, **given: Any) -> Any:
     # what does not fit is told here, by name
     model, found = kind.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **given)
     misfits: list[Any] = sorted(found["mismatched_keys"])
-    for each, stored, wanted in misfits:
-        misfit = f"{each} is {[*stored]}, and {[*wanted]} is asked for"
+    for name, stored, wanted in misfits:
+        misfit = f"{name} is {[*stored]}, and {[*wanted]} is asked for"
         raise BaseModelError(f"the weights of {source!r} do not fit its config: {misfit}", FETCH_AGAIN)
-    missing = sorted({*found["missing_keys"]} & {each for each, _ in model.named_parameters()})
+    weights = dict(model.named_parameters())
+    missing = sorted({*found["missing_keys"]} & weights.keys())
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise BaseModelError(f"the files of {source!r} lack the weight {missing[0]}{more}", FETCH_AGAIN)
-    broken = next((name for name, each in model.named_parameters() if not _is_finite(each)), None)
-    if broken is not None:
-        raise BaseModelError(f"the weight {broken} of {source!r} is not finite", FETCH_AGAIN)
+    for name, weight in weights.items():
+        if weight.dtype in _CHECKED and not weight.is_meta and not bool(weight.isfinite().all()):
+            raise BaseModelError(f"the weight {name} of {source!r} is not finite", FETCH_AGAIN)
     return model
 
 
@@ -286,7 +280,14 @@ def load_unsloth_base(source: str, settings: PolicySettings, dtype: torch.dtype,
             "loader='unsloth' needs a CUDA device, and there is none", "Leave loader out of PolicySettings: PEFT runs."
         )
     quantization_config(settings.quantization, dtype)
-    model, _ = _unsloth().from_pretrained(
+    try:
+        loader = importlib.import_module("unsloth").FastLanguageModel
+    except ImportError as error:
+        raise BaseModelError(
+            f"loader='unsloth' cannot import Unsloth: {error}",
+            f"{install_line('gpu')}, or leave loader out of PolicySettings: PEFT runs.",
+        ) from error
+    model, _ = loader.from_pretrained(
         model_name=source,
         max_seq_length=AutoConfig.from_pretrained(source).get_text_config().max_position_embeddings,
         dtype=dtype,
@@ -298,27 +299,17 @@ def load_unsloth_base(source: str, settings: PolicySettings, dtype: torch.dtype,
 
 def add_unsloth_adapter(base: Any, lora: LoraSettings) -> Any:
     """Unsloth's adapter of `lora` over a model of `load_unsloth_base`."""
-    return _unsloth().get_peft_model(
+    return importlib.import_module("unsloth").FastLanguageModel.get_peft_model(
         base,
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=0.0,
         use_rslora=lora.rslora,
         bias="none",
-        target_modules=list(_LAYERS),
+        target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         use_gradient_checkpointing=False,
         random_state=lora.seed,
     )
-
-
-def _unsloth() -> Any:
-    try:
-        return importlib.import_module("unsloth").FastLanguageModel
-    except ImportError as error:
-        raise BaseModelError(
-            f"loader='unsloth' cannot import Unsloth: {error}",
-            f"{install_line('gpu')}, or leave loader out of PolicySettings: PEFT runs.",
-        ) from error
 
 
 _BY_LENGTH = ("dynamic", "longrope")
@@ -363,7 +354,14 @@ def usable_context(config: Any) -> int:
     and for one of no language model.
     """
     auto_class(config)
-    _check_causal(config)
+    # Transformers loads these as language models, too, but their tokens see later ones, or were trained beside others.
+    kinds = dict.fromkeys(MODEL_FOR_MASKED_LM_MAPPING_NAMES, "an encoder") | dict.fromkeys(
+        (*MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES), "an encoder-decoder"
+    )
+    if (kind := kinds.get(config.model_type)) is not None:
+        raise BaseModelError(
+            f"{config.model_type} is {kind}, not a causal language model", "Choose another base model."
+        )
     text = config.get_text_config()
     context = getattr(text, "max_position_embeddings", None)
     if not isinstance(context, int):
@@ -372,28 +370,42 @@ def usable_context(config: Any) -> int:
             "Add it to the model's config.json.",
         )
     ropes = getattr(text, "rope_parameters", None) or {}
-    kinds = [ropes, *(each for each in ropes.values() if isinstance(each, dict))]
-    unknown = next((kind for each in kinds if (kind := each.get("rope_type")) not in _ROPES), None)
+    parts = [ropes, *(each for each in ropes.values() if isinstance(each, dict))]
+    unknown = next((each["rope_type"] for each in parts if each.get("rope_type") not in _ROPES), None)
     if unknown is not None:
         known = ", ".join(sorted(kind for kind in _ROPES if kind))
         raise BaseModelError(
             f"the config of this {config.model_type} has RoPE of type {unknown!r}, which transformers does not know",
             f"Mend rope_parameters in its config.json; there are {known}.",
         )
-    originals = [
-        each.get("original_max_position_embeddings") or context for each in kinds if each.get("rope_type") in _BY_LENGTH
-    ]
-    return min([context, *originals])
+    by_length = [each for each in parts if each.get("rope_type") in _BY_LENGTH]
+    return min([context, *(each.get("original_max_position_embeddings") or context for each in by_length)])
 
 
 def why_alone(config: Any) -> str | None:
     """Why sequences of this model cannot share prefixes in a pass; None when they can."""
-    return _why_not_plain(config) or _why_window(config, usable_context(config))
+    return why_unbatched(config, usable_context(config))
 
 
 def why_unbatched(config: Any, max_context: int) -> str | None:
     """Why the embedded engine samples one conversation of this model at a time; None when it samples them together."""
-    return _why_not_plain(config) or _why_window(config, max_context)
+    text = config.get_text_config()
+    known: Any = MODEL_FOR_CAUSAL_LM_MAPPING
+    models = [known[type(each)] for each in (config, text) if type(each) in known]
+    spans = layer_spans(text)
+    if spans is None or any(model._is_stateful for model in models):
+        return "it has layers that keep a state (linear attention, state space or convolution)"
+    if not all(model._supports_attention_backend for model in models):
+        return "its attention cannot be exchanged"
+    if text.model_type in _ONE_LENGTH:
+        return "its decoder knows one length of all conversations"
+    if getattr(text, "attn_temperature_tuning", False):
+        return "its attention counts the tokens of a pass"
+    if getattr(text, "index_topk", None):
+        return "its attention chooses among the tokens of a pass"
+    if text.model_type not in _WINDOWED and any(span.limits(max_context) for span in spans):
+        return "its windows are not known here"
+    return None
 
 
 def check_sampled_here(config: Any) -> None:
@@ -412,38 +424,3 @@ def chooses_experts(config: Any) -> bool:
     text = config.get_text_config()
     counts = (getattr(text, name, None) or 0 for name in ("num_experts", "num_local_experts", "n_routed_experts"))
     return max(counts) > 1
-
-
-def _check_causal(config: Any) -> None:
-    """Raises `BaseModelError` for an encoder, or half of an encoder-decoder, that transformers can load as a language
-    model: its tokens see later ones, or it was trained beside an encoder."""
-    encoders = MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    halves = {*MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES}
-    if config.model_type in encoders or config.model_type in halves:
-        kind = "an encoder-decoder" if config.model_type in halves else "an encoder"
-        raise BaseModelError(
-            f"{config.model_type} is {kind}, not a causal language model", "Choose another base model."
-        )
-
-
-def _why_not_plain(config: Any) -> str | None:
-    text = config.get_text_config()
-    known: Any = MODEL_FOR_CAUSAL_LM_MAPPING
-    models = [known[type(each)] for each in (config, text) if type(each) in known]
-    if layer_spans(text) is None or any(model._is_stateful for model in models):
-        return "it has layers that keep a state (linear attention, state space or convolution)"
-    if not all(model._supports_attention_backend for model in models):
-        return "its attention cannot be exchanged"
-    if text.model_type in _ONE_LENGTH:
-        return "its decoder knows one length of all conversations"
-    if getattr(text, "attn_temperature_tuning", False):
-        return "its attention counts the tokens of a pass"
-    if getattr(text, "index_topk", None):
-        return "its attention chooses among the tokens of a pass"
-    return None
-
-
-def _why_window(config: Any, context: int) -> str | None:
-    text = config.get_text_config()
-    limited = any(span.limits(context) for span in layer_spans(text) or ())
-    return "its windows are not known here" if limited and text.model_type not in _WINDOWED else None

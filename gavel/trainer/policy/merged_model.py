@@ -8,6 +8,7 @@ the log-probs are the policy's but for the order of additions. What was written 
 on a probe are compared with those of base and adapter.
 """
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from gavel.trainer.policy.policy import load_base, load_config, source_of
 from gavel.trainer.runs.checkpoints import ExportError
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+"""Of what reads images or sound."""
 _PROBE_TOKENS = 48
 _TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 """Nats by which one log-prob of the probe may differ; far more tells of a merge that is wrong."""
@@ -70,19 +72,24 @@ def write_merged(
         )
     model.save_pretrained(str(directory))
     source = source_of(base_model)
-    tokenizer: Any = AutoTokenizer.from_pretrained(str(checkpoint) if _has_tokenizer(checkpoint) else source)
+    has_tokenizer = checkpoint is not None and (checkpoint / "tokenizer_config.json").is_file()
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(checkpoint) if has_tokenizer else source)
     tokenizer.save_pretrained(str(directory))
-    _copy_processor(source, directory)
+    for name in _PROCESSOR_FILES:
+        with contextlib.suppress(OSError, HFValidationError):
+            file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, local_files_only=True)
+            if file is not None:
+                shutil.copyfile(file, directory / name)
     return gap
 
 
 def _load_plain_base(base_model: str, settings: PolicySettings) -> Any:
     """The base with the weights that the policy computes with, in no quantized form."""
     load_config(base_model)
-    device = "cpu" if settings.quantization is None else ("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = dtype_of(settings, "cuda" if torch.cuda.is_available() else "cpu")
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = dtype_of(settings, found)
     try:
-        base = load_base(base_model, dtype, device, settings.quantization)
+        base = load_base(base_model, dtype, found if settings.quantization else "cpu", settings.quantization)
     except (OSError, ValueError, SafetensorError) as error:
         raise BaseModelError(
             f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
@@ -130,18 +137,3 @@ def _logprobs(model: Any, ids: torch.Tensor) -> torch.Tensor:
     """Log-probs of the probe's tokens, `[T - 1]`."""
     logits = plain_logits(model, ids)[0, :-1].float()
     return logits.log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
-
-
-def _has_tokenizer(checkpoint: Path | None) -> bool:
-    return checkpoint is not None and (checkpoint / "tokenizer_config.json").is_file()
-
-
-def _copy_processor(source: str, directory: Path) -> None:
-    """Copies the base model's processor of images or sound, if it has one."""
-    for name in _PROCESSOR_FILES:
-        try:
-            file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, local_files_only=True)
-        except (OSError, HFValidationError):
-            continue
-        if file is not None:
-            shutil.copyfile(file, directory / name)

@@ -78,7 +78,7 @@ from gavel.trainer.policy.loading import (
     why_alone,
 )
 
-_LEFT_OUT = {
+_KEPT = {
     "experts": "the experts of a mixture are one tensor for all of them: --lora-experts, or LoraSettings(experts=True)",
     "router": "sampler and learner must choose the same experts",
     "gate": "sampler and learner must choose the same experts",
@@ -86,9 +86,6 @@ _LEFT_OUT = {
     "mamba": "the kernels of a state-space mixer read weights past their modules",
 }
 """Components of names, and why such layers keep their weights."""
-_HEAD = "the vocabulary head is frozen"
-_ELSEWHERE = "it is no linear layer of the text decoder"
-_UNPUBLISHED = "PEFT would read its adapter as that of another layer"
 
 
 def lora_targets(model: Any, wanted: Sequence[str] = ()) -> list[str]:
@@ -97,26 +94,24 @@ def lora_targets(model: Any, wanted: Sequence[str] = ()) -> list[str]:
     `wanted`: the ends of names, of which each must name a layer; none for all. Raises `BaseModelError` when there are
     none.
     """
-    inside = set(text_decoder(model).modules())
-    mixers = tuple(name for name, module in model.named_modules() if "Mamba" in type(module).__name__)
-    names = {
-        name
-        for name, module in model.named_modules()
-        if module in inside
-        and isinstance(module, torch.nn.Linear | Conv1D)
-        and not _LEFT_OUT.keys() & set(name.split("."))
-        and name.rpartition(".")[0] not in mixers
-    }
-    names = _not_of_experts(names, model)
-    names &= _that_load_again(names, model)
+    reasons = _why_kept(model)
+    names = {name for name, reason in reasons.items() if reason is None}
     if not names:
         raise BaseModelError(
             f"{model.config.model_type} has no linear layers that can be adapted", "Choose another base model."
         )
-    names = _choose_layers(names, wanted, model)
-    leaves = {_leaf(name) for name in names}
-    named_alike = {name for name, _ in model.named_modules() if _leaf(name) in leaves}
-    return sorted(leaves if named_alike == names else names)
+    chosen: set[str] = set()
+    for end in wanted:
+        named = [name for name in reasons if f".{name}".endswith(f".{end}")]
+        if not names & {*named}:
+            why = f": {reasons[named[0]]}" if named else ""
+            known = ", ".join(sorted({_end(name, 1) for name in names}))
+            raise BaseModelError(
+                f"{model.config.model_type} has no layer {end!r} that can be adapted{why}",
+                f"There are: {known}; whole names work, too.",
+            )
+        chosen |= names & {*named}
+    return _shortest(chosen or names, (name for name, _ in model.named_modules()), 1)
 
 
 def expert_targets(model: Any) -> list[str]:
@@ -126,9 +121,8 @@ def expert_targets(model: Any) -> list[str]:
     """
     inside = set(text_decoder(model).modules())
     found = {name: module for name, module in model.named_modules() if module in inside and has_stacked_experts(module)}
-    layers = {name: name for name in found} | {f"{name}.base_layer": name for name in found}
-    read = _that_load_again(layers, model)
-    if not found or read != layers.keys():
+    layers = {*found, *(f"{name}.base_layer" for name in found)}
+    if not found or _that_load_again(layers, model) != layers:
         why = (
             "no experts as transformers stacks them" if not found else "experts whose adapter PEFT would not read again"
         )
@@ -136,31 +130,27 @@ def expert_targets(model: Any) -> list[str]:
             f"{model.config.model_type} has {why}", "Leave out --lora-experts: its other linear layers are adapted."
         )
     names = {f"{name}.{weight}" for name, module in found.items() for weight in stacked_weights(module)}
-    ends = {".".join(name.split(".")[-2:]) for name in names}
-    named_alike = {name for name, _ in model.named_parameters() if ".".join(name.split(".")[-2:]) in ends}
-    return sorted(ends if named_alike == names else names)
+    return _shortest(names, (name for name, _ in model.named_parameters()), 2)
 
 
-def _choose_layers(names: set[str], wanted: Sequence[str], model: Any) -> set[str]:
-    if not wanted:
-        return names
-    chosen: set[str] = set()
-    for end in wanted:
-        named = {name for name in names if f".{name}".endswith(f".{end}")}
-        if not named:
-            known = f"There are: {', '.join(sorted({_leaf(name) for name in names}))}; whole names work, too."
-            raise BaseModelError(
-                f"{model.config.model_type} has no layer {end!r} that can be adapted{_why_not(end, model)}", known
-            )
-        chosen |= named
-    return chosen
-
-
-def _not_of_experts(names: set[str], model: Any) -> set[str]:
-    """The names that PEFT does not take for parameters of fused experts."""
-    asked = LoraConfig(target_modules=list(names))
-    convert_peft_config_for_transformers(asked, model, None)
-    return set(asked.target_modules or ())
+def _why_kept(model: Any) -> dict[str, str | None]:
+    """Why each module, and each parameter, keeps its weights; None where it is adapted."""
+    inside, head = set(text_decoder(model).modules()), model.get_output_embeddings()
+    mixers = [name for name, module in model.named_modules() if "Mamba" in type(module).__name__]
+    found: dict[str, str | None] = {}
+    for name, part in [*model.named_modules(), *model.named_parameters()]:
+        found[name] = next((reason for each, reason in _KEPT.items() if each in name.split(".")), None)
+        if name.rpartition(".")[0] in mixers:
+            found[name] = _KEPT["mamba"]
+        elif part is head:
+            found[name] = "the vocabulary head is frozen"
+        elif part not in inside or not isinstance(part, torch.nn.Linear | Conv1D):
+            found[name] = found[name] or "it is no linear layer of the text decoder"
+    names = [name for name, reason in found.items() if reason is None]
+    asked = LoraConfig(target_modules=names)
+    convert_peft_config_for_transformers(asked, model, None)  # takes out what is a parameter of fused experts
+    kept = set(names) - _that_load_again(asked.target_modules or (), model)
+    return found | dict.fromkeys(kept, "PEFT would read its adapter as that of another layer")
 
 
 def _that_load_again(names: Iterable[str], model: Any) -> set[str]:
@@ -172,25 +162,14 @@ def _that_load_again(names: Iterable[str], model: Any) -> set[str]:
     return {name for name, half in halves.items() if half in read}
 
 
-def _why_not(end: str, model: Any) -> str:
-    """Why no layer of this name is adapted; empty for a name that the model does not have."""
-    name = next((name for name, _ in model.named_modules() if f".{name}".endswith(f".{end}")), None)
-    if name is None:  # a parameter of fused experts, perhaps
-        name = next((name for name, _ in model.named_parameters() if f".{name}".endswith(f".{end}")), None)
-    if name is None:
-        return ""
-    reasons = [reason for part, reason in _LEFT_OUT.items() if part in name.split(".")]
-    module = model.get_submodule(name) if not reasons else None
-    if module is not None and module is model.get_output_embeddings():
-        reasons = [_HEAD]
-    elif module is not None:
-        inside = module in set(text_decoder(model).modules()) and isinstance(module, torch.nn.Linear | Conv1D)
-        reasons = [_UNPUBLISHED if inside else _ELSEWHERE]
-    return f": {reasons[0]}"
+def _shortest(names: set[str], among: Iterable[str], parts: int) -> list[str]:
+    """The last components of the names, where these name nothing else `among` all; otherwise the whole names."""
+    ends = {_end(name, parts) for name in names}
+    return sorted(ends if {name for name in among if _end(name, parts) in ends} == names else names)
 
 
-def _leaf(name: str) -> str:
-    return name.rpartition(".")[2]
+def _end(name: str, parts: int) -> str:
+    return ".".join(name.split(".")[-parts:])
 
 
 def storage_bytes(model: torch.nn.Module) -> int:
@@ -229,28 +208,20 @@ def load_sharded_base(source: str, config: Any, dtype: torch.dtype, device: str)
 
     def on_meta(model: Any, *arguments: Any, **options: Any) -> None:
         kind.__init__(model, *arguments, **options)
-        _shard_layers(model.requires_grad_(False), device)
+        mesh = init_device_mesh(device, (dist.get_world_size(),))
+        decoder = text_decoder(model.requires_grad_(False))
+        layers = _layers(decoder)
+        whole = set(model.parameters()) - {p for layer in layers for p in layer.parameters()}
+        for layer in layers:
+            fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
+        # It has no parameters of its own, but sets the order of the layers.
+        fully_shard(decoder, mesh=mesh, ignored_params=whole)
 
     sharding = type(kind.__name__, (kind,), {"__init__": on_meta, "__module__": kind.__module__})
-    model: Any = sharding.from_pretrained(source, config=config, dtype=dtype, device_map=_own(device))
+    own = f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device
+    model: Any = sharding.from_pretrained(source, config=config, dtype=dtype, device_map=own)
     model.__class__ = kind
     return model
-
-
-def _own(device: str) -> str:
-    return f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device
-
-
-def _shard_layers(model: Any, device: str) -> None:
-    mesh = init_device_mesh(device, (dist.get_world_size(),))
-    decoder = text_decoder(model)
-    layers = _layers(decoder)
-    whole = set(model.parameters()) - {p for layer in layers for p in layer.parameters()}
-    for layer in layers:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
-    fully_shard(
-        decoder, mesh=mesh, ignored_params=whole
-    )  # it has no parameters of its own, but sets the order of the layers
 
 
 def whole_parts(model: Any) -> Iterator[torch.nn.Module]:
@@ -271,8 +242,6 @@ def _layers(decoder: Any) -> list[Any]:
 logger = logging.getLogger(__name__)
 
 _HUB_SECONDS = 20.0
-_UNREADABLE = (AttributeError, KeyError, OSError, ValueError)
-"""The errors that transformers raises for unreadable model files."""
 _NAMES = f"Name a directory, a model of the Hugging Face hub, {', '.join((SMALL_MODEL, *EMBEDDED))}."
 
 LoadBase = Callable[[str, torch.dtype, str], Any]
@@ -307,35 +276,31 @@ class Policy:
         with_liger = liger_is_used(settings, device, sharded)
         self.dtype = dtype_of(settings, device)
         self.lora = lora
-        config = load_config(base_model)
+        config, source = load_config(base_model), source_of(base_model)
         self.max_context = usable_context(config)
         """Tokens of a sequence."""
         alone = why_alone(config)
         if sharded and alone is not None:
             raise _unsharded(config, alone)
-        try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(source_of(base_model), trust_remote_code=False)
-        except (OSError, ValueError) as error:
-            raise _unloadable(base_model, error) from error
-        self._stop_ids = _stop_ids(source_of(base_model))
+        with _loading(base_model):
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        self._stop_ids = _stop_ids(source)
         self._chat_template_kwargs = settings.chat_template_kwargs
         self.renderer = chat_renderer(
             self.tokenizer, config.model_type, renderer, base_model, settings.chat_template_kwargs, self._stop_ids
         )
-        try:
+        with _loading(base_model):
             if settings.loader == "unsloth":
-                base = load_unsloth_base(source_of(base_model), settings, self.dtype, device)
+                base = load_unsloth_base(source, settings, self.dtype, device)
             elif load is not None:
                 base = load(base_model, self.dtype, device)
             elif sharded:
                 with no_progress_bar() if base_model in EMBEDDED else contextlib.nullcontext():
-                    base = load_sharded_base(source_of(base_model), config, self.dtype, device)
+                    base = load_sharded_base(source, config, self.dtype, device)
             else:
                 if settings.quantization is None:
                     check_room(base_model, config, self.dtype, device)
                 base = load_base(base_model, self.dtype, device, settings.quantization)
-        except (*_UNREADABLE, ImportError, SafetensorError) as error:
-            raise _unloadable(base_model, error) from error
         self.vocabulary: int = base.get_input_embeddings().num_embeddings
         needed = 1 + max(self.tokenizer.vocab_size - 1, *self.renderer.get_stop_token_ids())
         if needed > self.vocabulary:
@@ -354,23 +319,23 @@ class Policy:
                 fuse_mlps(part)
         if with_liger:
             logger.info("Liger's kernels compute %s", use_liger(base, least=bool(settings.use_liger_kernel)))
-        self.model: PeftModel = (
-            add_unsloth_adapter(base, lora) if settings.loader == "unsloth" else add_adapter(base, lora)
-        )
+        add = add_unsloth_adapter if settings.loader == "unsloth" else add_adapter
+        self.model: PeftModel = add(base, lora)
         self.model.eval()
         self.spans: Sequence[Span] | None = None
         """The attention span of each layer; None if its attention cannot compute a shared prefix once."""
-        if settings.loader == "peft" and alone is None:
+        if settings.loader == "unsloth":
+            return
+        if alone is None:
             try:
                 self.spans = attend_packed(self.decoder())
             except AttentionError as error:
                 alone = error.message
                 if sharded:
                     raise _unsharded(config, alone) from error
-        if settings.loader == "peft" and alone is not None:
-            logger.warning(
-                "%s is trained one sequence at a time, which is exact, but slower: %s.", config.model_type, alone
-            )
+        if alone is not None:
+            told = "%s is trained one sequence at a time, which is exact, but slower: %s."
+            logger.warning(told, config.model_type, alone)
 
     @property
     def device(self) -> torch.device:
@@ -383,7 +348,7 @@ class Policy:
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """The adapter's parameters; no others are trained."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        return [parameter for _, parameter in self.adapter_parameters()]
 
     def rendering_by(self, chat_template_kwargs: Mapping[str, Any]) -> Renderer:
         """The renderer with these arguments of the chat template over the model's own. Raises `ChatFormatError`."""
@@ -394,9 +359,8 @@ class Policy:
 
     def adapter_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """`parameters` with their names in a PEFT adapter's file."""
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                yield name.replace(".default.", "."), parameter
+        named = self.model.named_parameters()
+        return ((name.replace(".default.", "."), parameter) for name, parameter in named if parameter.requires_grad)
 
     def adapter_weights(self) -> list[torch.Tensor]:
         """Copies of `parameters` in the memory of the CPU."""
@@ -423,16 +387,15 @@ class Policy:
             with self.model.disable_adapter():
                 yield
             return
-        own = [parameter.data for parameter in self.parameters()]
-        self._point_to(weights)
+        parameters = self.parameters()
+        own = [parameter.data for parameter in parameters]
+        for parameter, weight in zip(parameters, weights, strict=True):
+            parameter.data = weight
         try:
             yield
         finally:
-            self._point_to(own)
-
-    def _point_to(self, weights: Sequence[torch.Tensor]) -> None:
-        for parameter, weight in zip(self.parameters(), weights, strict=True):
-            parameter.data = weight
+            for parameter, weight in zip(parameters, own, strict=True):
+                parameter.data = weight
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of the tokens, including special ones."""
@@ -474,8 +437,7 @@ class Policy:
 
     def factors(self) -> Iterator[LoraFactors]:
         """Copies of A, B and their scale, weight by weight."""
-        for each in adapted_weights(self.model.get_base_model()):
-            yield each.factors()
+        return (each.factors() for each in adapted_weights(self.model.get_base_model()))
 
     def save_adapter(self, directory: Path) -> None:
         """A PEFT adapter that any other program can load. Several samplers may ask for it at once."""
@@ -520,18 +482,26 @@ def add_adapter(base: Any, lora: LoraSettings, *, plain: bool | None = None) -> 
     return model  # type: ignore[return-value]
 
 
-def load_config(base_model: str) -> Any:
-    """The config of the base model. Raises `BaseModelError`."""
-    check_exists(base_model)
+@contextlib.contextmanager
+def _loading(base_model: str) -> Iterator[None]:
+    """Raises `BaseModelError` for what transformers raises for unreadable model files."""
     try:
-        return AutoConfig.from_pretrained(
-            source_of(base_model), trust_remote_code=False
-        )  # None would ask at the terminal
-    except _UNREADABLE as error:
-        raise _unloadable(base_model, error) from error
+        yield
     except StrictDataclassError as error:
         wrong = " ".join(str(error).split())
         raise BaseModelError(f"the config of {base_model!r} is wrong: {wrong}", FETCH_AGAIN) from error
+    except (AttributeError, ImportError, KeyError, OSError, ValueError, SafetensorError) as error:
+        said, remedy = what_transformers_says(error)
+        remedy = remedy or (FETCH_AGAIN if Path(base_model).is_dir() else _NAMES)
+        raise BaseModelError(f"the base model {base_model!r} cannot be loaded: {said}", remedy) from error
+
+
+def load_config(base_model: str) -> Any:
+    """The config of the base model. Raises `BaseModelError`."""
+    check_exists(base_model)
+    with _loading(base_model):
+        # None would ask at the terminal
+        return AutoConfig.from_pretrained(source_of(base_model), trust_remote_code=False)
 
 
 def _unsharded(config: Any, reason: str) -> BaseModelError:
@@ -540,12 +510,6 @@ def _unsharded(config: Any, reason: str) -> BaseModelError:
         f"{config.model_type} is trained one sequence at a time ({reason}), so its base cannot be sharded",
         "Leave out shard_base: each process then holds the base.",
     )
-
-
-def _unloadable(base_model: str, error: Exception) -> BaseModelError:
-    said, remedy = what_transformers_says(error)
-    remedy = remedy or (FETCH_AGAIN if Path(base_model).is_dir() else _NAMES)
-    return BaseModelError(f"the base model {base_model!r} cannot be loaded: {said}", remedy)
 
 
 def load_base(

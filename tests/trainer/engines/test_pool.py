@@ -228,22 +228,12 @@ def test_closing_fails_what_waits_and_frees_the_servers(servers, connect, policy
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 
 
-@given(tokens, tokens, tokens)
-def test_the_longest_conversation_decides(prompt: list[int], reply: list[int], more: list[int]) -> None:
-    schedule = PoolSchedule(3)
-    schedule.hold(1, prompt, reply, 1)
-    schedule.hold(2, [*prompt, *reply], more, 1)
-    assert schedule.place([*prompt, *reply, *more], 2, range(3)) == 0, "of another adapter nothing is shared"
-    schedule.done(0)
-    assert schedule.place([*prompt, *reply, *more], 1, range(3)) == 2
-    schedule.forget(2)
-    assert schedule.place(prompt, 1, range(3)) == 1, "an earlier turn that was rewritten goes on from its prompt"
-
-
 @given(tokens, st.integers(0, 2), st.integers(0, 3))
 def test_a_conversation_leaves_a_sampler_that_is_much_busier(prompt: list[int], holder: int, others: int) -> None:
     schedule = PoolSchedule(3)
     schedule.hold(holder, prompt, [5], 1)
+    assert schedule.place([*prompt, 5], 2, range(3)) == 0, "of another adapter nothing is shared"
+    schedule.loads[0] -= 1
     for _ in range(others):
         schedule.place([9], 1, range(3))
     while not much_busier(schedule.loads[holder], min(schedule.loads)):

@@ -13,7 +13,6 @@ from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
 from gavel.trainer.engines import vllm as vllm_module
 from gavel.trainer.engines.protocol import AdapterGone, EngineError, Sampled
 from gavel.trainer.engines.vllm import VllmEngine
-from gavel.trainer.engines.vllm_launch import _environment
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import a_group, a_model, full_logprobs, registered, request_for, tiny_model
@@ -194,11 +193,6 @@ async def test_an_address_where_nothing_listens_is_an_error_that_names_it(tmp_pa
     with pytest.raises(EngineError, match=f"http://127.0.0.1:{port} is gone") as error:
         await a_model().register(LocalBackend(tmp_path, engine=VllmSettings(urls=(f"http://127.0.0.1:{port}",))))
     assert "Start it" in error.value.remedy
-
-
-def test_a_server_does_not_take_the_place_of_the_learner_among_its_processes():
-    ours = {"PATH": "/bin", "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    assert _environment(ours, VllmSettings()).keys() & ours.keys() == {"PATH"}
 
 
 @pytest.mark.vllm

@@ -21,6 +21,7 @@ from gavel.trainer.engines.vllm_launch import (
     Served,
     ServerProcess,
     _arguments,
+    _environment,
     check_startable,
     open_vllm_engine,
 )
@@ -71,39 +72,29 @@ def start(command: list[str], directory: Path, start_seconds: float = HANG_SECON
     return ServerProcess(command, url_of(command), directory / "log", os.environ, start_seconds=start_seconds)
 
 
-def pids(directory: Path) -> list[int]:
-    return [int(pid) for pid in (directory / "pids").read_text().split()]
+def alive(directory: Path) -> list[bool]:
+    """Of the server and its worker."""
+    states = [Path(f"/proc/{pid}/stat") for pid in (directory / "pids").read_text().split()]
+    return [each.exists() and each.read_text().rpartition(")")[2].split()[0] != "Z" for each in states]
 
 
-def alive(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def test_a_server_is_ready_when_it_answers_and_closing_ends_its_workers_too(command, tmp_path):
+@pytest.mark.parametrize("deaf", ["", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"])
+def test_a_server_is_ready_when_it_answers_and_closing_ends_its_workers_too(command, tmp_path, deaf):
+    Path(command[1]).write_text(deaf + SERVER)
     server = start(command, tmp_path)
     assert server.running
-    assert all(alive(pid) for pid in pids(tmp_path))
+    assert all(alive(tmp_path))
     server.close()
     assert not server.running
-    until(lambda: not any(alive(pid) for pid in pids(tmp_path)))
+    until(lambda: not any(alive(tmp_path)))
     server.close()
     assert "listening" in server.log_tail()
 
 
-def test_a_server_that_does_not_listen_to_reason_is_killed(command, tmp_path):
-    Path(command[1]).write_text("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVER)
-    server = start(command, tmp_path)
-    server.close()
-    until(lambda: not any(alive(pid) for pid in pids(tmp_path)))
-
-
 def test_a_server_that_ends_early_is_an_error_with_the_end_of_its_log(tmp_path):
-    dying = [sys.executable, "-c", "print('no memory left'); raise SystemExit(3)"]
+    (tmp_path / "dying.py").write_text("print('no memory left'); raise SystemExit(3)")
     with pytest.raises(EngineError, match="ended before it was ready") as error:
-        ServerProcess(
-            dying, f"http://127.0.0.1:{free_port()}", tmp_path / "log", os.environ, start_seconds=HANG_SECONDS
-        )
+        start([sys.executable, str(tmp_path / "dying.py"), str(free_port())], tmp_path)
     assert "no memory left" in error.value.message
     assert str(tmp_path / "log") in error.value.message
 
@@ -117,7 +108,7 @@ def test_a_server_that_is_never_ready_is_an_error_and_is_ended(command, tmp_path
     monkeypatch.setattr(vllm_launch, "time", SimpleNamespace(monotonic=now, sleep=time.sleep))
     with pytest.raises(EngineError, match="not ready after 2 s"):
         start(command, tmp_path, start_seconds=2)
-    until(lambda: not any(alive(pid) for pid in pids(tmp_path)))
+    until(lambda: not any(alive(tmp_path)))
 
 
 @pytest.mark.parametrize("end", ["SIGKILL", "exit"])
@@ -133,7 +124,7 @@ def test_however_the_owner_ends_no_orphan_stays(command, tmp_path, end):
     if end != "exit":
         owner.send_signal(getattr(signal, end))
     owner.wait(HANG_SECONDS)
-    until(lambda: not any(alive(pid) for pid in pids(tmp_path)))
+    until(lambda: not any(alive(tmp_path)))
 
 
 SERVED = Served("org/base", torch.float32, "cuda", rank=8, slots=4, max_context=64, versions=1)
@@ -176,6 +167,11 @@ def test_experts_are_served_in_the_form_that_peft_writes(tmp_path: Path) -> None
     with pytest.raises(EngineError, match="on a GPU alone") as error:
         open_vllm_engine(VllmSettings(), replace(served, device="cpu"), tmp_path)
     assert "--lora-experts" in error.value.remedy
+
+
+def test_a_server_does_not_take_the_place_of_the_learner_among_its_processes():
+    ours = {"PATH": "/bin", "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert _environment(ours, VllmSettings()).keys() & ours.keys() == {"PATH"}
 
 
 def an_interpreter(directory: Path, *, found: str) -> str:

@@ -144,8 +144,10 @@ class StandIn:
             return JSONResponse({"choices": [choice]})
         if path.endswith("lora_adapter"):
             body = await request.json()
-            if path == "/v1/load_lora_adapter" and _stacks(body) != bool(body.get("is_3d_lora_weight")):
-                return JSONResponse({"error": {"message": "fused 3D MoE weights"}}, 400)
+            if path == "/v1/load_lora_adapter":
+                config = json.loads((Path(body["lora_path"]) / "adapter_config.json").read_text())
+                if bool(config.get("target_parameters")) != bool(body.get("is_3d_lora_weight")):  # of stacked experts
+                    return JSONResponse({"error": {"message": "fused 3D MoE weights"}}, 400)
             await asyncio.to_thread(self._note, path, body)
         return Response("done")
 
@@ -162,12 +164,24 @@ class StandIn:
             self.every_name.append(name)
 
     async def _stream(self, choice: dict[str, Any]) -> AsyncIterator[str]:
-        sent = 0
-        async for event in _events(choice, self.breaks_off):
-            if sent == self.ends_after:
+        """Two tokens in an event, the first with the prompt's ids; the last one has the reason of the end."""
+        ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+        for at in range(0, len(ids), 2):
+            if at // 2 == self.ends_after:
                 await self._end()
-            yield event
-            sent += 1
+            part = {
+                "index": 0,
+                "text": "",
+                "prompt_token_ids": [1] if at == 0 else None,
+                "token_ids": ids[at : at + 2],
+                "logprobs": {"token_logprobs": logprobs[at : at + 2]},
+                "finish_reason": None if at + 2 < len(ids) else choice["finish_reason"],
+            }
+            yield f"data: {json.dumps({'choices': [part]})}\n\n"
+            if self.breaks_off:
+                yield f"data: {json.dumps({'error': {'message': 'EngineCore died', 'code': 500}})}\n\n"
+                return
+        yield "data: [DONE]\n\n"
 
     async def _end(self) -> None:
         self.die()
@@ -201,30 +215,6 @@ class StandIn:
             choice["prompt_logprobs"] = [None, *entries]
         self.asked.append("completed")
         return choice
-
-
-def _stacks(body: dict[str, Any]) -> bool:
-    """Whether the adapter changes experts, as PEFT stacks them."""
-    return bool(json.loads((Path(body["lora_path"]) / "adapter_config.json").read_text()).get("target_parameters"))
-
-
-async def _events(choice: dict[str, Any], breaks_off: bool) -> AsyncIterator[str]:
-    """Two tokens in an event, the first with the prompt's ids; the last one has the reason of the end."""
-    ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-    for at in range(0, len(ids), 2):
-        part = {
-            "index": 0,
-            "text": "",
-            "prompt_token_ids": [1] if at == 0 else None,
-            "token_ids": ids[at : at + 2],
-            "logprobs": {"token_logprobs": logprobs[at : at + 2]},
-            "finish_reason": None if at + 2 < len(ids) else choice["finish_reason"],
-        }
-        yield f"data: {json.dumps({'choices': [part]})}\n\n"
-        if breaks_off:
-            yield f"data: {json.dumps({'error': {'message': 'EngineCore died', 'code': 500}})}\n\n"
-            return
-    yield "data: [DONE]\n\n"
 
 
 async def _cut_off() -> AsyncIterator[bytes]:

@@ -14,7 +14,6 @@ from peft import PeftModel
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.kernels import liger
 from gavel.trainer.kernels.fused_layers import fuse_mlps, fuse_norms
 from gavel.trainer.kernels.liger import LigerError, use_liger
 from gavel.trainer.learner.logprobs import trained_logprobs
@@ -98,22 +97,6 @@ def test_bfloat16_is_no_further_from_float32_than_our_own_kernels(name, device):
     truth = results(precise)
     with_liger, own = (distance(results(each), truth) for each in halves)
     assert with_liger < 1.5 * own
-
-
-@pytest.mark.parametrize(("rows", "offset"), [(3, 0.0), (3, 1.0), (32768, 1.0)])  # of so many, another kernel
-def test_a_norm_is_the_formula(rows, offset, device):
-    norm = torch.nn.Module()
-    norm.weight = torch.nn.Parameter(torch.linspace(-1, 2, 8, device=device), requires_grad=False)
-    hidden = torch.randn(rows, 8, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
-    found = liger._norm(norm, 1e-6, offset, hidden)
-    expected = torch.nn.functional.rms_norm(hidden, (8,), norm.weight + offset, 1e-6)
-    assert torch.allclose(found, expected, atol=1e-5)
-    incoming = torch.linspace(-1, 1, found.numel(), device=device).view(found.shape)
-    kept = incoming.clone()
-    assert torch.allclose(
-        *(torch.autograd.grad(each, hidden, incoming)[0] for each in (found, expected)), rtol=1e-4, atol=1e-5
-    )
-    assert torch.equal(incoming, kept)
 
 
 def test_layers_in_four_bits_have_the_activation_too(device):

@@ -127,32 +127,27 @@ def trained(tmp_path, policy):
     return make
 
 
-PLAIN = [pytest.param(family, False, id=family.name) for family in FAMILIES]
-WITH_EXPERTS = [pytest.param(family, True, id=f"{family.name} with experts") for family in FAMILIES if family.experts]
+MERGED = [
+    *(pytest.param(each, False, torch.float32, id=each.name) for each in FAMILIES),
+    *(pytest.param(each, True, torch.float32, id=f"{each.name} with experts") for each in FAMILIES if each.experts),
+    *(
+        pytest.param(BY_NAME[name], False, dtype, id=f"{name} {dtype}")
+        for name in ("SmolLM2", "Gemma 2", "GPT-OSS")
+        for dtype in (torch.bfloat16, torch.float16)
+    ),
+]
 
 
-@pytest.mark.parametrize(("family", "experts"), [*PLAIN, *WITH_EXPERTS])
-def test_a_merged_family_has_the_log_probs_of_base_and_adapter(family, experts, trained, tmp_path):
+@pytest.mark.parametrize(("family", "experts", "dtype"), MERGED)
+def test_a_merged_family_has_the_log_probs_of_base_and_adapter(family, experts, dtype, trained, tmp_path):
     expected = logprobs(trained(family, experts=experts))
     out = tmp_path / "out"
-    gap = write_merged(str(tmp_path / "base"), PolicySettings(), tmp_path / "checkpoint", out, torch.float32)
+    gap = write_merged(str(tmp_path / "base"), PolicySettings(), tmp_path / "checkpoint", out, dtype)
     again: Any = auto_class(family.read_config()).from_pretrained(out, dtype="auto").eval()
-    assert again.dtype == torch.float32
-    assert gap < merged_model._TOLERANCE[torch.float32]
-    torch.testing.assert_close(logprobs(again), expected, atol=NATS[torch.float32], rtol=0)
-    assert not [file for file in out.iterdir() if "adapter" in file.name]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", ["SmolLM2", "Gemma 2", "GPT-OSS"])
-def test_smaller_dtypes_keep_their_tolerances(name, dtype, trained, tmp_path):
-    family = BY_NAME[name]
-    expected = logprobs(trained(family))
-    gap = write_merged(str(tmp_path / "base"), PolicySettings(), tmp_path / "checkpoint", tmp_path / "out", dtype)
-    again: Any = auto_class(family.read_config()).from_pretrained(tmp_path / "out", dtype="auto").eval()
     assert again.dtype == dtype
     assert gap < merged_model._TOLERANCE[dtype]
     torch.testing.assert_close(logprobs(again), expected, atol=NATS[dtype], rtol=0)
+    assert not [file for file in out.iterdir() if "adapter" in file.name]
 
 
 def test_the_directory_has_all_that_serving_needs(tmp_path):

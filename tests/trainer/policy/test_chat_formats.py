@@ -44,11 +44,6 @@ def renderer(template: str, **kwargs: Any) -> TemplateRenderer:
     return TemplateRenderer(tokenizer, kwargs)
 
 
-def ids_of(found: TemplateRenderer, text: str) -> list[int]:
-    tokenizer: Any = found._tokenizer
-    return tokenizer.encode(text, add_special_tokens=False)
-
-
 USER = {"role": "user", "content": "Hi"}
 
 
@@ -56,9 +51,7 @@ USER = {"role": "user", "content": "Hi"}
     ("template", "read"),
     [
         (CHATML, set()),
-        (HERMES, set()),
         ("{% if enable_thinking is defined and enable_thinking is false %}no{% endif %}" + CHATML, {"enable_thinking"}),
-        ("{% set deep = deep if deep is defined else true %}{{ deep }}" + CHATML, {"deep"}),
         ("{{ effort | default('low') }}{{ bos_token }}{{ eos_token }}" + CHATML, {"effort"}),
         ("{% generation %}{{ style }}{% endgeneration %}{% set ns = namespace(a=1) %}{{ ns.a }}" + CHATML, {"style"}),
         ("{% macro show(x) %}{{ x }}{% endmacro %}{{ show(1) }}{% for i in range(2) %}{{ i }}{% endfor %}", set()),
@@ -90,15 +83,6 @@ def test_a_rendering_is_the_templates_and_sampled_is_what_follows_the_generation
     assert tokenizer.decode([rendered.token_ids[n] for n in opening]) == "<|im_start|>assistant\n" * prompt
 
 
-@pytest.mark.parametrize("template", [HERMES, HERMES.replace("<tool_call>", "<tool_call> "), CHATML])
-def test_a_call_that_the_template_writes_is_read_back(template: str) -> None:
-    found = renderer(template)
-    opening = found.render_ids(CALLED[:1], tools=TOOLS, add_generation_prompt=True)
-    turn = ids_of(found, '<tool_call>\n{"name": "f", "arguments": {"a": [1, "é"]}}\n</tool_call><|im_end|>')
-    (call,) = found.parse_response(turn, prompt_ids=opening).tool_calls
-    assert (call.name, call.arguments, call.status) == ("f", {"a": [1, "é"]}, ToolCallParseStatus.OK)
-
-
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "17"}
 PYTHON_CALLS = OPAQUE_CALLS.replace(
     '{"name": {{ c.function.name | tojson }}, "arguments": ', "{{ c.function.name }}(**"
@@ -113,6 +97,15 @@ STRICT = (
 )
 
 
+def assert_reads_calls(found: TemplateRenderer) -> None:
+    tokenizer: Any = found._tokenizer
+    text = '<tool_call>\n{"name": "f", "arguments": {"a": [1, "é"]}}\n</tool_call><|im_end|>'
+    opening = found.render_ids([USER], tools=TOOLS, add_generation_prompt=True)
+    turn = tokenizer.encode(text, add_special_tokens=False)
+    (call,) = found.parse_response(turn, prompt_ids=opening).tool_calls
+    assert (call.name, call.arguments, call.status) == ("f", {"a": [1, "é"]}, ToolCallParseStatus.OK)
+
+
 @pytest.mark.parametrize("template", [CHATML, OPAQUE_CALLS, ALTERNATING, PYTHON_CALLS, STRICT, NO_RESULTS])
 def test_tools_that_the_template_does_not_show_or_nobody_can_read_are_told_in_words(template, caplog):
     found, tokenizer = renderer(template), AutoTokenizer.from_pretrained(EMBEDDED_PATH)
@@ -123,10 +116,7 @@ def test_tools_that_the_template_does_not_show_or_nobody_can_read_are_told_in_wo
     assert text.count("<tool_response>\n17\n</tool_response>") == 2
     found.render_ids([USER], tools=TOOLS, add_generation_prompt=True)
     assert caplog.text.count("are described in the first turn") == 1
-    turn = ids_of(found, '<tool_call>\n{"name": "f", "arguments": {"a": [1, "é"]}}\n</tool_call>')
-    opening = found.render_ids([USER], tools=TOOLS, add_generation_prompt=True)
-    (call,) = found.parse_response([*turn, found.get_stop_token_ids()[0]], prompt_ids=opening).tool_calls
-    assert (call.name, call.arguments, call.status) == ("f", {"a": [1, "é"]}, ToolCallParseStatus.OK)
+    assert_reads_calls(found)
     without = found._tokenizer.decode(found.render_ids(conversation))
     assert (without.count("seventeen"), without.count("17\n</tool_response>")) == (1, 2)
     tokenizer.chat_template = template
@@ -141,9 +131,11 @@ THINKING = HERMES.replace(
 )
 
 
+@pytest.mark.parametrize("template", [THINKING, THINKING.replace("<tool_call>", "<tool_call> ")])
 @pytest.mark.parametrize("kwargs", [{}, {"enable_thinking": False}])
-def test_calls_are_read_whether_or_not_thinking_is_switched_off(kwargs: dict[str, bool]) -> None:
-    found = renderer(THINKING, **kwargs)
+def test_calls_are_read_whether_or_not_thinking_is_switched_off(template: str, kwargs: dict[str, bool]) -> None:
+    found = renderer(template, **kwargs)
+    assert_reads_calls(found)
     text = found._tokenizer.decode(found.render_ids([USER], tools=TOOLS, add_generation_prompt=True))
     assert "You can call these tools" not in text, "the template's own form"
     assert text.endswith("</think>\n\n" if kwargs.get("enable_thinking") is False else "assistant\n")
@@ -248,13 +240,9 @@ def test_a_broken_call_is_told_as_broken(text: str, status: ToolCallParseStatus)
 PLAIN = {"add_special_tokens": False}
 
 
-@pytest.fixture(scope="module")
-def own_tokenizer():
-    return AutoTokenizer.from_pretrained(EMBEDDED_PATH)
-
-
 @given(texts=st.lists(st.text(max_size=80), max_size=4))
-def test_encodings_are_the_tokenizers_own_the_first_time_and_later(own_tokenizer, texts):
+def test_encodings_are_the_tokenizers_own_the_first_time_and_later(texts):
+    own_tokenizer: Any = CHATML_RENDERER._tokenizer
     remembering = RememberedEncodings(own_tokenizer)
     for text in texts * 2:
         assert remembering.encode(text, **PLAIN) == own_tokenizer.encode(text, **PLAIN)

@@ -119,32 +119,38 @@ async def test_a_bfloat16_policy_is_sampled_trained_and_published_on_a_cpu(tmp_p
     metrics = await train_once(tmp_path, HALF)
     assert metrics["publish_gap"] < 0.3
     assert metrics["logprob_drift"] < 0.1
-    other = a_model("held")
     async with LocalBackend(tmp_path) as backend:
         with pytest.raises(RunDirectoryError, match="policy: dtype 'bfloat16', not 'auto'"):
-            await other.register(backend)
+            await a_model("held").register(backend)
 
 
 async def test_a_base_in_four_bits_is_sampled_as_it_is_trained(wide, tmp_path):
     metrics = await train_once(tmp_path, FOUR_BITS, wide)
-    assert metrics["publish_gap"] < 1e-3
-    assert metrics["logprob_drift"] < 1e-3
+    assert max(metrics["publish_gap"], metrics["logprob_drift"]) < 1e-3
     assert metrics["gradient_norm"] > 0
 
 
-def test_four_bits_without_bitsandbytes_is_an_error_that_says_what_to_install(monkeypatch):
+def refused(*_):
+    raise AssertionError("the base is loaded")
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "error", "remedy"),
+    [
+        (FOUR_BITS, "cpu", BaseModelError, "pip install bitsandbytes"),
+        (UNSLOTH, "cuda", BaseModelError, install_line("gpu")),
+        (PolicySettings(use_liger_kernel=True), "cpu", LigerError, "use_liger_kernel"),
+        (PolicySettings(use_liger_kernel=True), "cuda", LigerError, "pip install liger-kernel"),
+    ],
+)
+def test_what_is_not_installed_or_needs_a_gpu_is_an_error_that_says_so(monkeypatch, settings, device, error, remedy):
+    monkeypatch.setattr(policy_room, "_device", lambda: device)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BaseModelError, match="bitsandbytes") as error:
-        Policy(EMBEDDED_POLICY, LORA, settings=FOUR_BITS)
-    assert "pip install bitsandbytes" in error.value.remedy
-
-
-def test_unsloth_that_cannot_be_imported_is_an_error_that_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(policy_room, "_device", lambda: "cuda")
     monkeypatch.setitem(sys.modules, "unsloth", None)
-    with pytest.raises(BaseModelError, match="cannot import Unsloth") as error:
-        Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH)
-    assert install_line("gpu") in error.value.remedy
+    load = refused if settings.use_liger_kernel else None
+    with pytest.raises(error) as raised:
+        Policy(EMBEDDED_POLICY, LORA, settings=settings, load=load)
+    assert remedy in raised.value.remedy
 
 
 class FastLanguageModel:
@@ -155,15 +161,7 @@ class FastLanguageModel:
     @classmethod
     def from_pretrained(cls, model_name: str, dtype: torch.dtype, **settings: Any) -> tuple[Any, None]:
         cls.asked.append({"model_name": model_name, "dtype": dtype, **settings})
-        model = AutoModelForCausalLM.from_pretrained(model_name, dtype=dtype)
-        decoder = model.get_decoder()
-        attend = decoder.forward
-
-        def swallowing(*args: Any, segments: object = None, **known: Any) -> Any:
-            return attend(*args, **known)
-
-        decoder.forward = swallowing
-        return model, None
+        return AutoModelForCausalLM.from_pretrained(model_name, dtype=dtype), None
 
     @classmethod
     def get_peft_model(cls, model: Any, *, r: int, target_modules: list[str], random_state: int, **settings: Any):
@@ -201,13 +199,6 @@ def test_unsloth_is_asked_for_the_same_base_and_adapter_which_score_and_learn_as
     assert torch.allclose(learned(theirs), learned(fresh_policy), atol=1e-2)
 
 
-LIGER = PolicySettings(use_liger_kernel=True)
-
-
-def refused(*_):
-    raise AssertionError("the base is loaded")
-
-
 @pytest.mark.parametrize(
     ("settings", "device", "sharded", "installed", "used"),
     [
@@ -224,12 +215,3 @@ def refused(*_):
 def test_they_are_used_where_they_can_run_unless_it_is_said(monkeypatch, settings, device, sharded, installed, used):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: installed or None)
     assert liger_is_used(PolicySettings(**settings), device, sharded) is used
-
-
-@pytest.mark.parametrize(("device", "remedy"), [("cpu", "use_liger_kernel"), ("cuda", "pip install liger-kernel")])
-def test_without_a_gpu_or_the_package_they_are_refused(monkeypatch, device, remedy):
-    monkeypatch.setattr("gavel.trainer.policy.policy._device", lambda: device)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(LigerError) as error:
-        Policy(EMBEDDED_POLICY, LoraSettings(), settings=LIGER, load=refused)
-    assert remedy in error.value.remedy

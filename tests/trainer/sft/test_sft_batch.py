@@ -106,15 +106,12 @@ def test_what_cannot_be_learnt_from_is_counted(policy):
         Trajectory(messages_and_choices=[*OPENING, {**CLOSING, "content": "<think>in the text</think>"}]),
         Trajectory(messages_and_choices=[*OPENING, CLOSING]),
     ]
+    for token in (-1, 10**6):
+        with pytest.raises(TokenError, match=f"token id {token}"):
+            make_sft_batch([attempt(sampled_turn([1, 2], [3, token]))], policy)
     batch = make_sft_batch(given, policy)
     assert batch.left_out_members == {LeftOut.NO_ASSISTANT_TURN: 1, LeftOut.TOO_LONG: 1, LeftOut.NOT_RENDERABLE: 1}
     assert batch.trajectories == len(batch.sequences) == 1
-
-
-@pytest.mark.parametrize("token", [-1, 10**6])
-def test_token_ids_of_another_tokenizer_are_refused(policy, token):
-    with pytest.raises(TokenError, match=f"token id {token}"):
-        make_sft_batch([attempt(sampled_turn([1, 2], [3, token]))], policy)
 
 
 async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Path):
@@ -165,18 +162,14 @@ async def test_a_step_of_reinforcement_goes_on_from_imitation_bit_for_bit_after_
     assert await adapter("through", restart=False) == await adapter("restarted", restart=True)
 
 
-async def test_nothing_to_imitate_changes_nothing_and_the_result_says_why(tmp_path: Path):
+async def test_nothing_to_imitate_changes_nothing_and_a_malformed_demonstration_is_named(tmp_path: Path):
+    bad = Trajectory(messages_and_choices=[*OPENING, {"role": "assistant", "content": 7}])
     async with registered(tmp_path, "idle") as (model, _):
+        with pytest.raises(DemonstrationError, match="trajectory 2: message 2"):
+            await model.train_sft([*await demonstrations(2), bad])
+        assert await model.get_step() == 0
         result = await model.train_sft([Trajectory(messages_and_choices=OPENING)])
         assert (result.trained, result.step) == (False, 1)
         assert result.reason == "nothing was trained: 1 trajectory without an assistant turn"
         assert result.metrics["left_out/no_assistant_turn"] == 1
         assert not (await model.train_sft([])).trained
-
-
-async def test_a_malformed_demonstration_is_named_before_anything_changes(tmp_path: Path):
-    bad = Trajectory(messages_and_choices=[*OPENING, {"role": "assistant", "content": 7}])
-    async with registered(tmp_path, "careful") as (model, _):
-        with pytest.raises(DemonstrationError, match="trajectory 2: message 2"):
-            await model.train_sft([*await demonstrations(2), bad])
-        assert await model.get_step() == 0
