@@ -37,7 +37,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import requests
 
 from gavel.integrations.agentgym.client import EnvServer
-from gavel.integrations.agentgym.scenario import OTHER, agentgym
+from gavel.integrations.agentgym.protocol import OTHER
+from gavel.integrations.agentgym.scenario import agentgym
 from gavel.integrations.openenv.client import OpenEnvServer
 from gavel.integrations.openenv.scenario import parsed
 from gavel.llm.types import Message

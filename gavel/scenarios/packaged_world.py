@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, Field, ValidationError
 
 from gavel.base.fields import problem
+from gavel.scenarios.episode import Episode
 from gavel.scenarios.scenario import ScenarioError
 from gavel.scenarios.task import DrawnTasks, Task
 
@@ -22,6 +23,7 @@ SEED_BLOCK = 1_000_000
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 """Python's spelling of JSON constants: as texts all three would be true."""
 _O = TypeVar("_O", bound=BaseModel)
+_T = TypeVar("_T")
 
 
 def parsed(scheme: str, address: str, options: type[_O], *, all_known: bool = False) -> tuple[str, _O, dict[str, Any]]:
@@ -93,11 +95,22 @@ _WAIT_SECONDS = 60.0
 
 
 class OwnChance:
+    """The random state of one world, for `random` and NumPy, while it computes: one world at a time."""
+
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._python: Any = random.Random(seed).getstate()
         self._numpy: Any = None
         self._outer: tuple[Any, Any] | None = None
+
+    async def run(self, episode: Episode, function: Callable[[], _T]) -> _T:
+        """Runs a function of a world in its episode's thread."""
+
+        def work() -> _T:
+            with self:
+                return function()
+
+        return await episode.plain_calls.run(work)
 
     def __enter__(self) -> Self:
         if not _ONE_AT_A_TIME.acquire(timeout=_WAIT_SECONDS):

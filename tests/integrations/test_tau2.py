@@ -46,60 +46,61 @@ async def play(scenario: Scenario, name: str, model: FunctionModel) -> gavel.Tra
     return await gavel.rollout(model, scenario, task(scenario, name), seed=1)
 
 
-@pytest.mark.usefixtures("package")
-class TestEpisodes:
-    async def test_the_benchmark_s_splits_are_the_scenario_s(self):
-        scenario = tau2("retail", customer)
-        assert [each.id for each in scenario.tasks()] == list("123456")
-        assert [each.id for each in scenario.tasks("held_out")] == ["7", "8"]
+async def test_the_benchmark_s_splits_are_the_scenario_s(package):
+    scenario = tau2("retail", customer)
+    assert [each.id for each in scenario.tasks()] == list("123456")
+    assert [each.id for each in scenario.tasks("held_out")] == ["7", "8"]
 
-    @pytest.mark.parametrize(
-        ("name", "calls", "words", "success"),
-        [
-            ("1", [("get_order_details", {"order_id": "#1"}), cancel(1)], "Cancelled.", True),
-            ("1", [], "I cannot do that.", False),
-            ("1", [cancel(3)], "Cancelled.", False),
-            ("1", [cancel(1), cancel(3)], "Cancelled.", False),
-            ("1", [("cancel_pending_order", {"order_id": "#1", "reason": "other"})], "Cancelled.", False),
-            ("2", [], "It was Delivered already.", True),
-            ("2", [cancel(2)], "It was delivered already.", True),
-            ("2", [], "No.", False),
-        ],
-    )
-    async def test_success_is_the_end_state_that_the_task_wants(self, name, calls, words, success):
-        scenario = tau2("retail", customer)
-        episode = await play(scenario, name, agent(*calls, words=words))
-        assert episode.status == "finished", episode.status_reason
-        assert scenario.success is not None
-        assert scenario.success(episode) == success
 
-    async def test_the_agent_sees_the_policy_and_the_tools_of_the_domain_alone(self):
-        episode = await play(tau2("retail", customer), "1", agent(cancel(1)))
-        shown = json.dumps([episode.messages(), episode.tools])
-        assert "Only pending orders can be cancelled." in episode.messages()[0]["content"]
-        assert {tool["function"]["name"] for tool in episode.tools or ()} == {
-            "get_order_details",
-            "cancel_pending_order",
-        }
-        assert "state_key" not in shown
-        assert "tau2_tool_message" not in shown
-        assert episode.messages()[1]["content"] == "Hello, I need help."
+@pytest.mark.parametrize(
+    ("name", "calls", "words", "success"),
+    [
+        ("1", [("get_order_details", {"order_id": "#1"}), cancel(1)], "Cancelled.", True),
+        ("1", [], "I cannot do that.", False),
+        ("1", [cancel(3)], "Cancelled.", False),
+        ("1", [cancel(1), cancel(3)], "Cancelled.", False),
+        ("1", [("cancel_pending_order", {"order_id": "#1", "reason": "other"})], "Cancelled.", False),
+        ("2", [], "It was Delivered already.", True),
+        ("2", [cancel(2)], "It was delivered already.", True),
+        ("2", [], "No.", False),
+    ],
+)
+async def test_success_is_the_end_state_that_the_task_wants(package, name, calls, words, success):
+    scenario = tau2("retail", customer)
+    episode = await play(scenario, name, agent(*calls, words=words))
+    assert episode.status == "finished", episode.status_reason
+    assert scenario.success is not None
+    assert scenario.success(episode) == success
 
-    @pytest.mark.parametrize("name", ["reset_state", "get_call_log"])
-    async def test_what_holds_the_benchmark_together_cannot_be_called(self, name):
-        episode = await play(tau2("retail", customer), "1", agent(cancel(3), (name, {"state_key": "tau2/retail/1"})))
-        assert episode.metrics["tool_errors"] == 1
-        assert episode.metrics["success"] == 0
 
-    async def test_an_agent_cannot_reach_the_records_of_another_key(self):
-        stray = ("cancel_pending_order", {"order_id": "#1", "reason": "no longer needed", "state_key": "tau2/retail/9"})
-        episode = await play(tau2("retail", customer), "1", agent(stray))
-        assert episode.metrics["success"] == 1, "its own key was used"
+async def test_the_agent_sees_the_policy_and_the_tools_of_the_domain_alone(package):
+    episode = await play(tau2("retail", customer), "1", agent(cancel(1)))
+    shown = json.dumps([episode.messages(), episode.tools])
+    assert "Only pending orders can be cancelled." in episode.messages()[0]["content"]
+    names = {tool["function"]["name"] for tool in episode.tools or ()}
+    assert names == {"get_order_details", "cancel_pending_order"}
+    assert "state_key" not in shown
+    assert "tau2_tool_message" not in shown
+    assert episode.messages()[1]["content"] == "Hello, I need help."
 
-    def test_a_model_must_play_the_customer(self, monkeypatch):
-        monkeypatch.delenv("GAVEL_USER_MODEL", raising=False)
-        with pytest.raises(ScenarioError, match="GAVEL_USER_MODEL"):
-            gavel.find_scenario("tau2_retail")
+
+@pytest.mark.parametrize("name", ["reset_state", "get_call_log"])
+async def test_what_holds_the_benchmark_together_cannot_be_called(package, name):
+    episode = await play(tau2("retail", customer), "1", agent(cancel(3), (name, {"state_key": "tau2/retail/1"})))
+    assert episode.metrics["tool_errors"] == 1
+    assert episode.metrics["success"] == 0
+
+
+async def test_an_agent_cannot_reach_the_records_of_another_key(package):
+    stray = ("cancel_pending_order", {"order_id": "#1", "reason": "no longer needed", "state_key": "tau2/retail/9"})
+    episode = await play(tau2("retail", customer), "1", agent(stray))
+    assert episode.metrics["success"] == 1, "its own key was used"
+
+
+def test_a_model_must_play_the_customer(package, monkeypatch):
+    monkeypatch.delenv("GAVEL_USER_MODEL", raising=False)
+    with pytest.raises(ScenarioError, match="GAVEL_USER_MODEL"):
+        gavel.find_scenario("tau2_retail")
 
 
 async def test_a_server_that_breaks_costs_its_episode(package: Path):
@@ -112,9 +113,7 @@ async def test_a_server_that_breaks_costs_its_episode(package: Path):
 
 async def test_records_that_are_gone_are_no_score(package: Path):
     source = (package / "server.py").read_text()
-    (package / "server.py").write_text(
-        source.replace("        file.write_text(json.dumps(state))\n", "        file.unlink()\n")
-    )
+    (package / "server.py").write_text(source.replace("file.write_text(json.dumps(state))\n", "file.unlink()\n"))
     episode = await play(tau2("retail", customer), "1", agent(cancel(1)))
     assert (episode.status, "success" in episode.metrics) == ("failed", False)
     assert "records cannot be checked" in (episode.status_reason or "")

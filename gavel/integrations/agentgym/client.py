@@ -30,7 +30,6 @@ from gavel.integrations.agentgym.protocol import (
     Created,
     Kind,
     RefusedError,
-    SessionId,
     Stepped,
     WireError,
     first_observation,
@@ -45,17 +44,19 @@ _KEEP_ALIVE = 4.0
 it."""
 _PAUSES = (0.1, 0.3, 1.0)
 """Seconds before each retry of an undelivered request."""
-_BUSY = 0.1
-"""First pause in seconds before retrying at a busy server; it doubles up to one second."""
-_UNAVAILABLE = 503
-_DETAIL = 300
-"""Max characters of a response in an error."""
-_GONE = ("not valid", "deleted", "has finished", "not found", "no environment", "not initialized", "expired")
+_GONE = (
+    "not valid",
+    "deleted",
+    "has finished",
+    "not found",
+    "no environment",
+    "not initialized",
+    "expired",
+    "http 422",
+)
 """Servers' messages about an environment that no longer exists."""
-_CLIENT_ERROR = "HTTP 4"
 _EXIT_SECONDS = 5.0
 """Seconds to close all environments at program exit."""
-_POLL = 0.05
 logger = logging.getLogger(__name__)
 
 
@@ -69,7 +70,7 @@ class Session:
 
     http: aiohttp.ClientSession
     environment: Created
-    first: str
+    first: str = ""
     """The first observation."""
 
 
@@ -84,11 +85,11 @@ class EnvServer:
         self.url = url
         self.kind = kind
         self.seconds = seconds
-        self._headers = dict(headers)
         self._wait_seconds = wait_seconds
+        self._common: dict[str, Any] = {"headers": dict(headers), "trust_env": not is_on_this_machine(url)}
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
         self._idle: deque[Created] = deque()
-        self._leased: set[SessionId] = set()
+        self._leased: set[int | str] = set()
         self._opening = 0
         self._most: int | None = None
         """Max environments of the server, once it has handed one out twice."""
@@ -102,12 +103,23 @@ class EnvServer:
         # Environment servers get thousands of requests a second; httpx would take twice as long for each.
         http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE),
-            headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=None),  # `_ask` sets a timeout per request
-            trust_env=not is_on_this_machine(self.url),
+            **self._common,
         )
         try:
-            return await self._begin(http, item)
+            if (kept := self._take_idle()) is not None:
+                try:
+                    return await self._reset(http, kept, item)
+                except GavelError as error:
+                    logger.debug("an environment that was kept is left: %s", error)
+                    if isinstance(error, RefusedError):
+                        self._idle.clear()  # it expired, or the server was restarted
+            environment = await self._acquire(http)
+            try:
+                return await self._reset(http, environment, item)
+            except (RefusedError, WireError) as error:
+                await self._close(http, environment)
+                raise AgentGymError(f"{self.url}/reset to item {item}: {error.message}") from error
         except BaseException:
             await http.close()
             raise
@@ -119,7 +131,7 @@ class EnvServer:
         try:
             return parse_stepped(await self._ask(session.http, "POST", "/step", once=True, json=body))
         except RefusedError as error:
-            if any(sign in error.message.casefold() for sign in _GONE) or "HTTP 422" in error.message:
+            if any(sign in error.message.casefold() for sign in _GONE):
                 raise AgentGymError(f"{self.url}/step: {error.message}") from error
             raise
 
@@ -133,59 +145,36 @@ class EnvServer:
 
     async def end(self, session: Session, *, whole: bool) -> None:
         """Releases the environment. `whole`: no request of the episode failed or is in flight."""
-        environment = session.environment
         try:
             if whole:
-                self._idle.append(environment)
+                self._idle.append(session.environment)
             else:
-                await self._close(session.http, environment)
+                await self._close(session.http, session.environment)
         finally:
-            self._leased.discard(environment.id)
+            self._leased.discard(session.environment.id)
             await session.http.close()
 
     def close(self) -> None:
         """Closes unused environments, if the server supports it, within a bounded time."""
         until = time.monotonic() + _EXIT_SECONDS
-        trust = not is_on_this_machine(self.url)
-        with httpx.Client(timeout=_EXIT_SECONDS, headers=self._headers, trust_env=trust) as client:
+        with httpx.Client(timeout=_EXIT_SECONDS, **self._common) as client:
             while self._idle and self.closes and time.monotonic() < until:
                 environment = self._idle.popleft()
                 answer = client.post(f"{self.url}/close", json={environment.field: environment.id})
                 self.closes = answer.status_code not in (404, 405)
 
-    async def _begin(self, http: aiohttp.ClientSession, item: JsonValue) -> Session:
-        if (kept := self._kept()) is not None:
-            try:
-                return await self._reset(http, kept, item)
-            except BaseException as error:
-                self._leased.discard(kept.id)
-                if not isinstance(error, GavelError):
-                    raise
-                logger.debug("an environment that was kept is left: %s", error)
-                if isinstance(error, RefusedError):
-                    self._idle.clear()  # it expired, or the server was restarted
-        environment = await self._acquire_new(http)
-        try:
-            return await self._reset(http, environment, item)
-        except BaseException as error:
-            self._leased.discard(environment.id)
-            if isinstance(error, RefusedError | WireError):
-                await self._close(http, environment)
-                raise AgentGymError(f"{self.url}/reset to item {item}: {error.message}") from error
-            raise
-
-    def _kept(self) -> Created | None:
+    def _take_idle(self) -> Created | None:
         if not self._idle:
             return None
         environment = self._idle.popleft()
         self._leased.add(environment.id)
         return environment
 
-    async def _acquire_new(self, http: aiohttp.ClientSession) -> Created:
+    async def _acquire(self, http: aiohttp.ClientSession) -> Created:
         """A new environment, or one that became free if the server has reached its capacity."""
         limit = time.monotonic() + self._wait_seconds
         while True:
-            if self._most is not None and (kept := self._kept()) is not None:
+            if self._most is not None and (kept := self._take_idle()) is not None:
                 return kept
             if self._most is None or len(self._leased) + self._opening < self._most:
                 self._opening += 1
@@ -202,7 +191,7 @@ class EnvServer:
                     f"no environment of {self.url} became free within {self._wait_seconds:g} s: it holds {self._most}",
                     "Run fewer episodes at once.",
                 )
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(0.05)
 
     async def _create(self, http: aiohttp.ClientSession) -> Created:
         """Creates an environment, with the item that some servers require, and without a body if the server rejects
@@ -211,26 +200,27 @@ class EnvServer:
         try:
             return parse_created(await self._ask(http, "POST", "/create", **given))
         except RefusedError as error:
-            if not (given and error.message.startswith(_CLIENT_ERROR)):
-                raise AgentGymError(f"{self.url}: {error.message}", "Look at the server's log.") from error
+            if not (given and error.message.startswith("HTTP 4")):
+                raise AgentGymError(f"{self.url}/create: {error.message}", "Look at the server's log.") from error
         self._bare_create = True
         return await self._create(http)
 
     async def _reset(self, http: aiohttp.ClientSession, environment: Created, item: JsonValue) -> Session:
-        fields = dict.fromkeys(self.kind.index, item) | dict(self.kind.reset)
-        answer = await self._ask(http, "POST", "/reset", json={**fields, environment.field: environment.id})
-        first = first_observation(answer)
-        session = Session(http, environment, first or "")
-        if first is None:
-            session.first = first_observation(await self.look(session, "/observation")) or ""
+        session = Session(http, environment)
+        fields = dict.fromkeys(self.kind.index, item) | dict(self.kind.reset) | {environment.field: environment.id}
+        try:
+            first = first_observation(await self._ask(http, "POST", "/reset", json=fields))
+            session.first = first or first_observation(await self.look(session, "/observation")) or ""
+        except BaseException:
+            self._leased.discard(environment.id)
+            raise
         return session
 
     async def _close(self, http: aiohttp.ClientSession, environment: Created) -> None:
         """Closes an environment, best effort: this program drops it in any case."""
-        if not self.closes:
-            return
         try:
-            await self._ask(http, "POST", "/close", json={environment.field: environment.id})
+            if self.closes:
+                await self._ask(http, "POST", "/close", json={environment.field: environment.id})
         except NoRouteError:
             self.closes = False
         except (AgentGymError, RefusedError) as error:
@@ -244,45 +234,36 @@ class EnvServer:
         Raises `RefusedError` for an error response, `NoRouteError` for an unknown path, `WireError` for invalid JSON,
         and `AgentGymError` if the server is lost, too slow, or requires another key.
         """
-        turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_CONCURRENCY))
-        async with turns:
+        url, pauses, busy = self.url + path, iter(_PAUSES), 0.1
+        async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_CONCURRENCY)):
             try:
                 async with asyncio.timeout(self.seconds):
-                    status, content = await self._send(http, method, path, once, given)
+                    while True:
+                        try:
+                            async with http.request(method, url, allow_redirects=False, **given) as answer:
+                                content = await answer.read()
+                        except aiohttp.ClientError as error:
+                            pause = next(pauses, None)
+                            if pause is None or (once and not isinstance(error, aiohttp.ClientConnectorError)):
+                                raise
+                        else:
+                            if answer.status != 503:
+                                return _parse_answer(answer.status, content, url)
+                            pause, busy = busy, min(1.0, 2 * busy)
+                        await asyncio.sleep(pause)
             except TimeoutError as error:
                 raise AgentGymError(
-                    f"{self.url}{path} did not answer within {self.seconds:g} s", "Raise it: timeout=… in the address."
+                    f"{url} did not answer within {self.seconds:g} s", "Raise it: timeout=… in the address."
                 ) from error
             except aiohttp.ClientError as error:
                 raise AgentGymError(
                     f"the server at {self.url} is lost: {type(error).__name__} {error}".rstrip(),
                     "Start it, or mend the address.",
                 ) from error
-        return _parse_answer(status, content, f"{self.url}{path}")
-
-    async def _send(
-        self, http: aiohttp.ClientSession, method: str, path: str, once: bool, given: Mapping[str, Any]
-    ) -> tuple[int, bytes]:
-        """The status and body of the response."""
-        pauses, busy = iter(_PAUSES), _BUSY
-        while True:
-            try:
-                async with http.request(method, self.url + path, allow_redirects=False, **given) as answer:
-                    status, content = answer.status, await answer.read()
-            except aiohttp.ClientError as error:
-                pause = next(pauses, None)
-                if pause is None or (once and not isinstance(error, aiohttp.ClientConnectorError)):
-                    raise
-                await asyncio.sleep(pause)
-                continue
-            if status != _UNAVAILABLE:
-                return status, content
-            await asyncio.sleep(busy)
-            busy = min(1.0, 2 * busy)
 
 
 def _parse_answer(status: int, content: bytes, url: str) -> Any:
-    start = content[:_DETAIL].decode("utf-8", "replace")
+    start = content[:300].decode("utf-8", "replace")
     match status:
         case 200 | 201:
             pass

@@ -29,17 +29,20 @@ from gavel.scenarios.formats.exported import (
 )
 from gavel.scenarios.formats.row import Attempt, Format, Row, RowError, Source, is_list, is_object, trajectory
 from gavel.scenarios.text_calls import signature
+from gavel.scenarios.trajectory import History
 
-NAME = "AgentTraj"
+NAME, SUCCESS = "AgentTraj", "success"
 _TURN = ("from", "value", "loss")
 _FORM = 'Write turns as {"from": "gpt", "loss": true, "value": "…"}.'
 
 
 def _fits(value: Any) -> bool:
-    if not is_object(value, "conversations", "item_id") or not is_list(value["conversations"]):
-        return False
-    turns = value["conversations"]
-    return bool(turns) and all(is_object(turn, *_TURN) for turn in turns)
+    return (
+        is_object(value, "conversations", "item_id")
+        and is_list(turns := value["conversations"])
+        and bool(turns)
+        and all(is_object(turn, *_TURN) for turn in turns)
+    )
 
 
 def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
@@ -47,76 +50,62 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         fields = cast(Message, row.value)
         said: list[Message | Choice] = []
         for number, turn in enumerate(cast("list[Message]", fields["conversations"])):
-            _check(turn, f"{row.where}: conversations.{number}")
+            where = f"{row.where}: conversations.{number}"
+            if not isinstance(turn["value"], str):
+                raise RowError(f"{where}.value is no text", _FORM)
+            if not isinstance(turn["loss"], bool | int | None):  # the text "true" would not be recognized
+                raise RowError(f"{where}.loss is {turn['loss']!r:.40}, which is neither true, false nor null", _FORM)
             for message in chat.convert(turn, row.where, str(number))[0]:
                 is_learned = turn["loss"] == 1 and message["role"] == "assistant"
-                said.append(_sampled(message) if is_learned else message)
+                sampled = {"index": 0, "finish_reason": "stop", "message": message}
+                said.append(Choice.model_validate(sampled) if is_learned else message)
         rest = {key: value for key, value in fields.items() if key != "conversations"}
         found = trajectory(cast("list[Message]", said), row.where, fields=rest)
         opening = next((at for at, item in enumerate(said) if isinstance(item, Choice)), len(said))
         yield Attempt(found, row, NAME, {"item_id": fields["item_id"]}, opening)
 
 
-def _check(turn: Message, where: str) -> None:
-    if not isinstance(turn["value"], str):
-        raise RowError(f"{where}.value is no text", _FORM)
-    if not isinstance(turn["loss"], bool | int | None):  # the text "true" would not be recognized
-        raise RowError(f"{where}.loss is {turn['loss']!r:.40}, which is neither true, false nor null", _FORM)
-
-
-def _sampled(message: Message) -> Choice:
-    return Choice.model_validate({"index": 0, "finish_reason": "stop", "message": message})
-
-
 AGENT_TRAJ = Format(NAME, ("conversations", "item_id"), _fits, _read, task="item_id")
-
-
-_OK = "OK."
-SUCCESS = "success"
 
 
 def conversations(groups: Iterable[StoredGroup], losses: Losses) -> Iterator[Message]:
     """One conversation per attempt."""
     for attempt in all_attempts(groups, losses):
-        yield _build_conversation(attempt, losses)
+        main, *further = attempt.trajectory.histories()
+        losses.add("further history of an attempt: left out", len(further))
+        success = attempt.trajectory.metrics.get(SUCCESS)
+        yield {
+            "conversations": _conversation(main, losses),
+            "item_id": losses.text(_item(attempt)),
+            "reward": attempt.reward,
+            **({} if success is None else {SUCCESS: losses.number(float(success))}),
+        }
 
 
-def _build_conversation(attempt: StoredAttempt, losses: Losses) -> Message:
-    main, *further = attempt.trajectory.histories()
-    losses.add("further history of an attempt: left out", len(further))
-    found = turns(main, losses)
+def _conversation(history: History, losses: Losses) -> list[Message]:
+    said: list[Message] = []
+
+    def say(speaker: str, loss: bool | None, value: str) -> None:
+        said.append({"from": speaker, "loss": loss, "value": losses.text(value)})
+
+    found = turns(history, losses)
     instructions = [turn.text for turn in found if turn.role == "system"]
-    if functions := tool_functions(main, losses):
+    if functions := tool_functions(history, losses):
         losses.add("tools that the agent was shown: written as text into the opening instruction")
         instructions.append("\n".join(["Tools:", *(f"- {signature(each)}" for each in functions)]))
-    said: list[Message] = []
     if instructions:
-        said += [_turn("human", None, "\n\n".join(instructions), losses), _turn("gpt", False, _OK, losses)]
+        say("human", None, "\n\n".join(instructions))
+        say("gpt", False, "OK.")
     for turn in found:
         if turn.role == "assistant":
-            said.append(_turn("gpt", turn.sampled is not None, _spoken(turn, losses), losses))
+            say("gpt", turn.sampled is not None, _spoken(turn, losses))
+        elif turn.role != "system" and len(said) > 2 and said[-1]["from"] == "human":
+            # Speakers alternate, also after several calls.
+            losses.add("message that follows another one of the same speaker: joined to it")
+            said[-1]["value"] += f"\n\n{losses.text(_heard(turn, losses))}"
         elif turn.role != "system":
-            _add_human(said, _heard(turn, losses), losses)
-    success = attempt.trajectory.metrics.get(SUCCESS)
-    return {
-        "conversations": said,
-        "item_id": losses.text(_item(attempt)),
-        "reward": attempt.reward,
-        **({} if success is None else {SUCCESS: losses.number(float(success))}),
-    }
-
-
-def _add_human(said: list[Message], text: str, losses: Losses) -> None:
-    """Adds a human turn, or appends to a preceding one, as after several calls: speakers alternate."""
-    if said and said[-1]["from"] == "human" and len(said) > 2:
-        losses.add("message that follows another one of the same speaker: joined to it")
-        said[-1]["value"] += f"\n\n{losses.text(text)}"
-        return
-    said.append(_turn("human", None, text, losses))
-
-
-def _turn(speaker: str, loss: bool | None, value: str, losses: Losses) -> Message:
-    return {"from": speaker, "loss": loss, "value": losses.text(value)}
+            say("human", None, _heard(turn, losses))
+    return said
 
 
 def _spoken(turn: Turn, losses: Losses) -> str:
@@ -138,13 +127,9 @@ def _heard(turn: Turn, losses: Losses) -> str:
 
 def _item(attempt: StoredAttempt) -> str:
     """The task's id, if a rollout or an AgentTraj file names one; else the group's."""
-    metadata: dict[str, Any] = attempt.trajectory.metadata
-    named = metadata.get("item_id")
-    if isinstance(named, str | int):
-        return str(named)
-    match metadata.get("task"):
-        case {"id": str(name)} if name:
-            return name
+    match attempt.trajectory.metadata:
+        case {"item_id": str() | int() as name} | {"task": {"id": str() as name}} if name != "":
+            return str(name)
         case _:
             return attempt.place.id
 

@@ -9,9 +9,10 @@ raises `WireError`: a missing reward is never read as 0.
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, Field, JsonValue
 
@@ -20,7 +21,6 @@ from gavel.base.network import server_address
 from gavel.scenarios.packaged_world import parsed
 from gavel.scenarios.scenario import ScenarioError
 
-SessionId = int | str
 _EXCERPT = 200
 """Max characters of a response in an error."""
 
@@ -37,17 +37,15 @@ class RefusedError(GavelError):
     """A server answered a well-formed request with its own error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(NamedTuple):
     """An environment on a server."""
 
-    id: SessionId
+    id: int | str
     field: Literal["id", "env_idx"]
     """The name of its id in requests, by the server's dialect."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stepped:
+class Stepped(NamedTuple):
     """The result of an action."""
 
     observation: str
@@ -60,15 +58,11 @@ class Stepped:
 
 def parse_created(answer: Any) -> Created:
     """Parses the response to `/create`. Raises `RefusedError`, `WireError`."""
-    match answer:
-        case {"error": error} if error:
-            raise RefusedError(f"/create: {_told(error)}")
+    match _accepted(answer):
         case {"id": int() | str() as name} if not isinstance(name, bool):
             return Created(name, "id")
-        case {"env_idx": int() | str() as name} if not isinstance(name, bool):
+        case {"env_idx": int() | str() as name} | (int() | str() as name) if not isinstance(name, bool) and name != "":
             return Created(name, "env_idx")
-        case int() | str() if not isinstance(answer, bool) and answer != "":
-            return Created(answer, "env_idx")
         case _:
             raise WireError(f"/create answered {_excerpt(answer)}, which names no environment")
 
@@ -79,17 +73,10 @@ def first_observation(answer: Any) -> str | None:
     A task's description and the available actions, which some environments report separately, are added to the text.
     Raises `RefusedError`, `WireError`.
     """
-    match answer:
-        case {"error": error} if error:
-            raise RefusedError(_told(error))
-        case dict():
-            fields = cast("dict[str, Any]", answer)
-            if not ("observation" in fields or "state" in fields):
-                raise WireError(f"it answered {_excerpt(fields)}, without an observation")
-            parts = [_text(fields.get("task_description")), _observation(fields)]
-            if actions := texts(fields.get("available_actions")):
-                parts.append(f"Available actions: {', '.join(actions)}")
-            return "\n".join(filter(None, parts)) or None
+    match _accepted(answer):
+        case {"observation": _} | {"state": _}:
+            described = [_text(answer.get("task_description")), _observed(answer)]
+            return "\n".join(filter(None, described)) or None
         case [first, *_]:
             return _text(first) or None
         case str() | None:
@@ -100,9 +87,7 @@ def first_observation(answer: Any) -> str | None:
 
 def parse_stepped(answer: Any) -> Stepped:
     """Parses the response to `/step`. Raises `RefusedError`, `WireError`."""
-    match answer:
-        case {"error": error} if error:
-            raise RefusedError(_told(error))
+    match _accepted(answer):
         case {"reward": reward, "done": done}:
             fields = cast("dict[str, Any]", answer)
         case [observation, reward, done, *_]:
@@ -113,22 +98,28 @@ def parse_stepped(answer: Any) -> Stepped:
         raise WireError(f"/step answered done={_excerpt(done)}, which is neither true nor false")
     if not ("observation" in fields or "state" in fields):
         raise WireError(f"/step answered {_excerpt(fields)}, without an observation")
-    observed = _observation(fields)
-    if actions := texts(fields.get("available_actions")):
-        observed = f"{observed}\nAvailable actions: {', '.join(actions)}"
     score = None if fields.get("score") is None else _number("score", fields["score"])
-    return Stepped(observed, _number("reward", reward), bool(done), score)
+    return Stepped(_observed(fields), _number("reward", reward), bool(done), score)
 
 
-def _observation(fields: Mapping[str, Any]) -> str:
-    return _text(fields["observation"] if "observation" in fields else fields["state"])
+def _accepted(answer: Any) -> Any:
+    """The answer. Raises `RefusedError` for an error."""
+    match answer:
+        case {"error": error} if error:
+            raise RefusedError(_text(error)[:_EXCERPT])
+        case _:
+            return answer
+
+
+def _observed(fields: Mapping[str, Any]) -> str:
+    text = _text(fields["observation"] if "observation" in fields else fields["state"])
+    actions = texts(fields.get("available_actions"))
+    return "\n".join(filter(None, [text, f"Available actions: {', '.join(actions)}" if actions else ""]))
 
 
 def _text(value: Any) -> str:
     """A text unchanged, an empty text for null, anything else as JSON."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def texts(value: Any) -> list[str]:
@@ -144,10 +135,6 @@ def _number(name: str, value: Any) -> float:
     if not math.isfinite(number):
         raise WireError(f"/step answered {name}={_excerpt(value)}, which is no finite number")
     return number
-
-
-def _told(error: Any) -> str:
-    return _text(error)[:_EXCERPT]
 
 
 def _excerpt(value: Any) -> str:
@@ -185,13 +172,10 @@ class Kind:
     """Path that lists the allowed words."""
 
     def normalised(self, raw: float, done: bool) -> float:
-        """The reward, scaled to 0..1."""
+        """The reward, scaled to 0..1; 1 is a success."""
         if self.until_done:
             return float(done and raw > 0)
         return min(1.0, max(0.0, raw / 100 if self.percent else raw))
-
-    def succeeded(self, raw: float, done: bool) -> bool:
-        return self.normalised(raw, done) >= 1.0
 
 
 _KINDS = (
@@ -210,32 +194,25 @@ KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}
 OTHER = Kind("agentgym", ("data_idx", "game", "seed", "id", "item_id", "session_id"), reset={"world_type": "Text"})
 """An unknown environment. `id` identifies the item only if it does not identify the environment."""
 
-_GREETINGS = {"textcraft": "textcraft", "babyai": "babyai", "alfworld": "alfworld", "scienceworld": "sciworld"}
 
-
-def kind_of_path(path: str) -> Kind | None:
-    """The kind named in the address: `http://host/maze`."""
-    return KINDS.get(path.rstrip("/").rpartition("/")[2].casefold())
-
-
-def kind_of_greeting(greeting: object) -> Kind | None:
-    """The kind named in the response to `GET /`: "This is environment TextCraft."."""
-    if not isinstance(greeting, str) or not greeting.casefold().startswith("this is environment "):
-        return None
-    name = greeting.casefold().removeprefix("this is environment ").strip(" .")
-    return KINDS.get(_GREETINGS.get(name, ""))
+def kind_of(path: str, greeting: object) -> Kind:
+    """The kind named in the address, `http://host/maze`, or in the response to `GET /`; else another one."""
+    named = path.rstrip("/").rpartition("/")[2].casefold()
+    told = re.fullmatch(r"(?i)this is environment (\w+)[ .]*", greeting) if isinstance(greeting, str) else None
+    greeted = told[1].casefold().replace("scienceworld", "sciworld") if told else ""
+    return KINDS.get(named) or KINDS.get(greeted) or OTHER
 
 
 _EXAMPLE = "Write agentgym:http://127.0.0.1:36001?tasks=200&held_out=50"
-_MOST_ITEMS = 1_000_000
+_ITEMS, _MOST_ITEMS = r"^\d{1,9}(-\d{1,9})?$", 1_000_000
 
 
 class Options(BaseModel):
     """The query of an address."""
 
-    tasks: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
+    tasks: str | None = Field(default=None, pattern=_ITEMS)
     """Training items: a number (`200`), or a range (`100-299`). None: the kind's default."""
-    held_out: str | None = Field(default=None, pattern=r"^\d{1,9}(-\d{1,9})?$")
+    held_out: str | None = Field(default=None, pattern=_ITEMS)
     """Evaluation items; a number: the next ones after the training items."""
     turns: int = Field(default=30, ge=1, lt=10_000)
     timeout: float = Field(default=60.0, gt=0, le=3600)
@@ -255,6 +232,15 @@ class Options(BaseModel):
         return trained, kept
 
 
+def _items(name: str, value: str) -> range:
+    """Parses item ids: `200` = the first 200, `100-149` = these 50."""
+    first, dash, last = value.partition("-")
+    items = range(int(first), int(last) + 1) if dash else range(int(first))
+    if not 0 < len(items) <= _MOST_ITEMS:
+        raise ScenarioError(f"{name}={value} names no items.", f"Write {name}=200 (how many) or {name}=100-149.")
+    return items
+
+
 def parse(address: str) -> tuple[str, str | None, Options]:
     """The server's URL without a trailing slash, the kind if it is named, and the options.
 
@@ -272,12 +258,3 @@ def parse(address: str) -> tuple[str, str | None, Options]:
     if options.tasks is not None and options.held_out is None:
         raise ScenarioError("tasks= is without held_out=, the items that are kept for evaluation.", _EXAMPLE)
     return url, kind, options
-
-
-def _items(name: str, value: str) -> range:
-    """Parses item ids: `200` = the first 200, `100-149` = these 50."""
-    first, dash, last = value.partition("-")
-    items = range(int(first), int(last) + 1) if dash else range(int(first))
-    if not 0 < len(items) <= _MOST_ITEMS:
-        raise ScenarioError(f"{name}={value} names no items.", f"Write {name}=200 (how many) or {name}=100-149.")
-    return items

@@ -11,14 +11,12 @@ is `environment_reward`, and an episode succeeds from a threshold on: for compar
 
 import functools
 import inspect
-import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
-from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.environment import ToolWorld, WorldError
 from gavel.scenarios.episode import Episode
@@ -26,7 +24,7 @@ from gavel.scenarios.packaged_world import OwnChance, SeedOptions, installed, pa
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import text_of_result
-from gavel.scenarios.tools import ToolResult, described, no_such_tool, tool_error
+from gavel.scenarios.tools import Toolbox, ToolResult, described, tool_error
 from gavel.scenarios.trajectory import Trajectory
 
 Describe = Callable[[Any, dict[str, Any]], str]
@@ -39,7 +37,6 @@ _KNOWN = {
     "Blackjack": ("stick", "hit"),
 }
 """Meanings of the numbers in Gymnasium's own text worlds, from its documentation."""
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Options(SeedOptions):
@@ -55,7 +52,6 @@ def scenario_at(address: str) -> Scenario:
     name, options, arguments = parsed("gymnasium", address, Options)
     package: Any = installed("gymnasium", "gymnasium", f"gymnasium:{name}")
     family = name.rpartition("/")[2].partition("-v")[0]
-    given = options.actions.split(",") if options.actions else None
     try:
         spec = package.spec(name)
     except Exception as error:
@@ -63,13 +59,20 @@ def scenario_at(address: str) -> Scenario:
             f"Gymnasium has no environment {name!r}: {described(error)}",
             "Name it as gymnasium.make does; one of another package as PACKAGE:ID.",
         ) from error
-    rendered = {} if "render_mode" in arguments else _choose_rendering(package, name, arguments)
-    threshold = options.success if options.success is not None else spec.reward_threshold
+    make = functools.partial(package.make, name, **arguments)
+    sample = _make_sample(make, name).unwrapped
+    for key, parameter in inspect.signature(cast("type[object]", type(sample))).parameters.items():
+        if isinstance(parameter.default, bool) and isinstance(arguments.get(key), str):  # any text would be true
+            raise ScenarioError(
+                f"{key}={arguments[key]} is neither true nor false", f"Write {key}=true or {key}=false."
+            )
+    if "render_mode" not in arguments and "ansi" in (sample.metadata.get("render_modes") or ()):
+        make = functools.partial(make, render_mode="ansi")  # it can render its state as text
     return gymnasium_scenario(
-        functools.partial(package.make, name, **arguments, **rendered),
+        make,
         name=f"gymnasium-{family}",
-        actions=given or _KNOWN.get(family),
-        success=threshold,
+        actions=options.actions.split(",") if options.actions else _KNOWN.get(family),
+        success=options.success if options.success is not None else spec.reward_threshold,
         options=options,
     )
 
@@ -91,24 +94,17 @@ def gymnasium_scenario(
     success. Raises `ScenarioError` for an environment that cannot be created, and for one whose actions are neither
     Discrete nor Text.
     """
-    chosen = options or Options()
-    try:
-        with OwnChance(0):
-            sample = make()
-            space = sample.action_space
-            named = actions or _meanings(sample)
-            sample.close()
-    except Exception as error:
-        raise ScenarioError(
-            f"the environment {name} cannot be made: {described(error)}", "Make it in Python, and see what it says."
-        ) from error
-    form = _Actions.of(space, named, name)
-    train, held_out = chosen.drawn(functools.partial(_task, name))
+    chosen, sample = options or Options(), _make_sample(make, name)
+    tell = getattr(sample.unwrapped, "get_action_meanings", None)  # as Atari's environments do
+    told = [str(each) for each in tell()] if inspect.ismethod(tell) else None
+    form, names = _form_of(sample.action_space, actions or told, name)
+    sample.close()
+    train, held_out = chosen.drawn(lambda seed: Task(id=f"{name}-{seed}", user="", data={"seed": seed}))
     kind = GymnasiumWorld if success is None else ThresholdWorld
     return Scenario(
         name,
         system=render("scenarios/gymnasium_system.j2", called=name, goal=goal).strip(),
-        environment=functools.partial(kind, make, form, describe, success),
+        environment=functools.partial(kind, make, form, names, describe, success),
         tasks=train,
         held_out=held_out,
         max_turns=chosen.turns,
@@ -116,118 +112,97 @@ def gymnasium_scenario(
     )
 
 
-def _task(name: str, seed: int) -> Task:
-    return Task(id=f"{name}-{seed}", user="", data={"seed": seed})
+def _make_sample(make: Callable[[], Any], name: str) -> Any:
+    try:
+        with OwnChance(0):
+            return make()
+    except Exception as error:
+        raise ScenarioError(
+            f"the environment {name} cannot be made: {described(error)}",
+            "Make it in Python, and see what it says; what is no option is one of its arguments.",
+        ) from error
 
 
-class _Actions:
-    """The agent's actions: the tool's schema, and the action for its argument."""
+def _form_of(space: Any, names: Sequence[str] | None, name: str) -> tuple[Any, list[str] | None]:
+    """The type of the agent's action, and the names of Discrete ones. `name` is the environment's.
 
-    def __init__(self, schema: Message, space: Any, names: Sequence[str] | None) -> None:
-        self.schema: Message = {
-            "type": "function",
-            "function": {
-                "name": "act",
-                "description": "Carry out one action in the environment.",
-                "parameters": {
-                    "type": "object",
-                    "properties": {"action": schema},
-                    "required": ["action"],
-                    "additionalProperties": False,
-                },
-            },
-        }
-        self._space = space
-        self._names = names
-
-    @classmethod
-    def of(cls, space: Any, names: Sequence[str] | None, name: str) -> "_Actions":
-        kind = type(space).__name__
-        if kind == "Text":
-            schema: Message = {"type": "string", "minLength": int(space.min_length), "maxLength": int(space.max_length)}
-            return cls(schema, space, None)
-        if kind != "Discrete" or not 0 < int(space.n) <= _MOST_ACTIONS:
-            raise ScenarioError(
-                f"the actions of {name} are {space}, which are neither Text nor Discrete with at most {_MOST_ACTIONS}",
-                "Wrap the environment (gymnasium.ActionWrapper) so that its actions are few, or text.",
-            )
-        count = int(space.n)
-        if names is not None and (len(names) != count or len(set(names)) != count):
-            raise ScenarioError(
-                f"{name} has {count} actions, and {len(names)} names are given: {', '.join(names)}",
-                "Give each action a name of its own: actions=left,right",
-            )
-        enum = list(names) if names is not None else [str(int(space.start) + i) for i in range(count)]
-        return cls({"type": "string", "enum": enum}, space, enum)
-
-    def action(self, arguments: str) -> Any:
-        """The action for arguments as the agent wrote them. Raises `ValueError` for invalid ones."""
-        try:
-            given: Any = json.loads(arguments or "{}")
-        except RecursionError as error:
-            raise ValueError("the arguments are nested too deeply") from error
-        if not isinstance(given, dict) or set(cast(Message, given)) != {"action"}:
-            raise ValueError('the arguments must be {"action": …}')
-        value: Any = cast(Message, given)["action"]
-        if self._names is not None:
-            if str(value) not in self._names:
-                raise ValueError(f"there is no action {value!r}; the actions are {', '.join(self._names)}")
-            return int(self._space.start) + self._names.index(str(value))
-        if not isinstance(value, str) or not self._space.contains(value):
-            raise ValueError(f"{value!r} is no text of the space {self._space}")
-        return value
+    Raises `ScenarioError`.
+    """
+    kind = type(space).__name__
+    if kind == "Text":
+        return Annotated[str, Field(min_length=int(space.min_length), max_length=int(space.max_length))], None
+    if kind != "Discrete" or not 0 < (count := int(space.n)) <= _MOST_ACTIONS:
+        raise ScenarioError(
+            f"the actions of {name} are {space}, which are neither Text nor Discrete with at most {_MOST_ACTIONS}",
+            "Wrap the environment (gymnasium.ActionWrapper) so that its actions are few, or text.",
+        )
+    if names is not None and (len(names) != count or len(set(names)) != count):
+        raise ScenarioError(
+            f"{name} has {count} actions, and {len(names)} names are given: {', '.join(names)}",
+            "Give each action a name of its own: actions=left,right",
+        )
+    told = list(names or (str(int(space.start) + i) for i in range(count)))
+    return Literal[tuple(told)], told  # pyright: ignore[reportInvalidTypeForm]
 
 
 class GymnasiumWorld(ToolWorld):
     """An episode of one seed."""
 
     def __init__(
-        self, make: Callable[[], Any], actions: _Actions, describe: Describe | None, success: float | None
+        self,
+        make: Callable[[], Any],
+        form: Any,
+        names: Sequence[str] | None,
+        describe: Describe | None,
+        success: float | None,
     ) -> None:
+        self._action = ""
+
+        async def act(action: Any) -> None:
+            """Carry out one action in the environment."""
+            self._action = action
+
+        act.__annotations__["action"] = form
+        self._tools = Toolbox([act])
+        self.schemas = self._tools.schemas
         self._make = make
-        self._actions = actions
+        self._names = names
         self._describe = describe
         self._threshold = success
         self._environment: Any = None
-        self._sum = self._last = 0.0
+        self._sum = 0.0
         self._is_over = False
-        self.schemas = [actions.schema]
 
     async def reset(self, task: Task, episode: Episode) -> str:
-        self._episode = episode
-        seed = int(cast(Any, task.data["seed"]))
-        self._chance = OwnChance(seed)
+        seed: Any = task.data["seed"]
+        self._episode, self._chance = episode, OwnChance(int(seed))
 
         def begin() -> str:
             self._environment = self._make()
-            observation, info = self._environment.reset(seed=seed)
-            return self._told(observation, info)
+            return self._told(*self._environment.reset(seed=int(seed)))
 
         return await self._alone(begin)
 
     async def call(self, name: str, arguments: str) -> ToolResult:
-        if name != "act":
-            return no_such_tool(name, ["act"])
         if self._is_over:
             return tool_error("the environment's episode is over")
-        try:
-            action = self._actions.action(arguments)
-        except ValueError as error:
-            return tool_error(str(error))
+        checked = await self._tools.call(name, arguments)
+        if checked.error:
+            return checked
+        space = self._environment.action_space
+        value = self._action if self._names is None else int(space.start) + self._names.index(self._action)
+        if not space.contains(value):
+            return tool_error(f"{self._action!r} is no text of the space {space}")
 
         def step() -> str:
-            observation, reward, terminated, truncated, info = self._environment.step(action)
-            self._last = float(reward)
-            self._sum += self._last
+            observation, reward, terminated, truncated, info = self._environment.step(value)
+            self._sum += float(reward)
             self._is_over = bool(terminated) or bool(truncated)
-            self._episode.trajectory.metrics |= {"raw_reward": self._last, "raw_return": self._sum}
-            return self._told(observation, info)
+            self._episode.trajectory.metrics |= {"raw_reward": float(reward), "raw_return": self._sum}
+            return f"{self._told(observation, info)}\nReward: {float(reward):g}."
 
         text = await self._alone(step)
-        end = " The episode is over." if self._is_over else ""
-        return ToolResult(
-            f"{text}\nReward: {self._episode.trajectory.metrics['raw_reward']:g}.{end}", done=self._is_over
-        )
+        return ToolResult(f"{text} The episode is over." if self._is_over else text, done=self._is_over)
 
     async def observe(self, action: str) -> str:
         return render("scenarios/openenv_reminder.j2", tools=["act"]).strip()
@@ -245,20 +220,16 @@ class GymnasiumWorld(ToolWorld):
         if isinstance(observation, str):
             return observation
         shown = self._environment.render() if self._environment.render_mode == "ansi" else None
-        value = text_of_result(observation)
-        return (
-            f"{_COLOURS.sub(_marked, shown).strip()}\nState: {value}" if isinstance(shown, str) else f"State: {value}"
-        )
+        state = f"State: {text_of_result(observation)}"
+        if not isinstance(shown, str):
+            return state
+        # Colours mark the agent's position in text renderings; here brackets do.
+        plain = re.sub(r"\x1b\[[0-9;]*m", lambda found: "]" if found[0] in ("\x1b[0m", "\x1b[m") else "[", shown)
+        return f"{plain.strip()}\n{state}"
 
     async def _alone(self, function: Callable[[], Any]) -> Any:
-        """Runs a function of the environment in the episode's thread, with its own random state."""
-
-        def work() -> Any:
-            with self._chance:
-                return function()
-
         try:
-            return await self._episode.plain_calls.run(work)
+            return await self._chance.run(self._episode, function)
         except Exception as error:
             raise WorldError(f"the environment failed: {described(error)}") from error
 
@@ -268,32 +239,3 @@ class ThresholdWorld(GymnasiumWorld):
 
     def success(self, trajectory: Trajectory) -> bool:
         return self._threshold is not None and self._sum >= self._threshold
-
-
-def _marked(match: re.Match[str]) -> str:
-    """Replaces colours, which mark the agent's position in text renderings, by brackets."""
-    return "]" if match[0] in ("\x1b[0m", "\x1b[m") else "["
-
-
-def _choose_rendering(package: Any, name: str, arguments: dict[str, Any]) -> dict[str, str]:
-    """The option that makes an environment render its state as text, if it has one."""
-    try:
-        with OwnChance(0):
-            made = package.make(name, **arguments)
-    except Exception as error:
-        raise ScenarioError(
-            f"the environment {name} cannot be made: {described(error)}",
-            "Look at its arguments: what is no option is one.",
-        ) from error
-    for key, parameter in inspect.signature(cast("type[object]", type(made.unwrapped))).parameters.items():
-        if isinstance(parameter.default, bool) and isinstance(arguments.get(key), str):  # any text would be true
-            raise ScenarioError(
-                f"{key}={arguments[key]} is neither true nor false", f"Write {key}=true or {key}=false."
-            )
-    return {"render_mode": "ansi"} if "ansi" in (made.metadata.get("render_modes") or ()) else {}
-
-
-def _meanings(environment: Any) -> Sequence[str] | None:
-    """Action names that an environment reports itself, as Atari's do."""
-    tell = getattr(environment.unwrapped, "get_action_meanings", None)
-    return [str(name) for name in tell()] if inspect.ismethod(tell) else None

@@ -29,6 +29,11 @@ from gavel.scenarios.packaged_world import parsed as parsed_address
 from gavel.scenarios.scenario import ScenarioError
 from gavel.scenarios.tool_results import text_of_result
 
+_MOST_BYTES = 100 * 2**20
+"""Max bytes of a message, as in OpenEnv's own client."""
+_CONNECT_SECONDS, _CLOSE_SECONDS = 15.0, 3.0
+_MORE_SESSIONS = "Start the server with more sessions (max_concurrent_envs), or raise wait=."
+
 
 class Options(SeedOptions):
     """The query of an address. `tasks` and `held_out`: max number of seeds, or of the server's tasks if it lists
@@ -62,10 +67,6 @@ class Options(SeedOptions):
             raise ValueError("low must be below high")
         return self
 
-    @property
-    def fields(self) -> list[str] | None:
-        return None if self.show is None else [name.strip() for name in self.show.split(",") if name.strip()]
-
     def headers(self) -> dict[str, str]:
         """The request headers. Raises `ScenarioError` if the variable that `token` names is not set."""
         if self.token is None:
@@ -89,11 +90,6 @@ def parsed(address: str) -> tuple[str, Options]:
         ) from error
 
 
-_OUTER = ("done", "reward", "metadata")
-MOST_CHARACTERS = 200_000
-"""Max characters of an observation that the agent is shown."""
-
-
 class OpenEnvError(GavelError):
     """An OpenEnv server cannot be reached, is lost, or speaks another protocol."""
 
@@ -101,19 +97,15 @@ class OpenEnvError(GavelError):
 class RefusedError(OpenEnvError):
     """The server answered with an error, and the session continues."""
 
-    def __init__(self, message: str, *, is_agents: bool = False) -> None:
-        super().__init__(message)
-        self.is_agents = is_agents
-        """Whether the action is to blame: it is invalid by the server's schema."""
+    is_agents = False
+    """Whether the action is to blame: it is invalid by the server's schema."""
 
 
 class CapacityError(OpenEnvError):
     """The server has no free session."""
 
-    def __init__(self, message: str, sessions: int | None) -> None:
-        super().__init__(message, "Start the server with more sessions (max_concurrent_envs).")
-        self.sessions = sessions
-        """The server's number of sessions, if it reports it."""
+    sessions: int | None = None
+    """The server's number of sessions, if it reports it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,26 +116,6 @@ class Stepped:
     reward: float | None = None
     done: bool = False
     metadata: Message = field(default_factory=dict[str, Any])
-
-
-_AGENTS = ("VALIDATION_ERROR", "HTTP 400", "HTTP 422")
-"""Error codes for an invalid action."""
-_LASTING = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
-"""Error codes after which the server closes the connection."""
-
-
-def checked(message: Any, wanted: str) -> Message:
-    """The data of a message of the expected type.
-
-    Raises `CapacityError`, `RefusedError` for an error that leaves the session, `OpenEnvError` for anything else.
-    """
-    match message:
-        case {"type": "error", "data": {**data}}:
-            raise _error(cast(Message, data))
-        case {"type": kind, "data": {**data}} if kind == wanted:
-            return cast(Message, data)
-        case _:
-            raise OpenEnvError(f"the server answered with no {wanted}: {message!r:.200}")
 
 
 def parse_stepped(data: Message) -> Stepped:
@@ -159,12 +131,9 @@ def parse_stepped(data: Message) -> Stepped:
     if not isinstance(done, bool | None):
         raise OpenEnvError(f"the server's done is neither true nor false: {done!r:.100}")
     metadata = data.get("metadata") or seen.get("metadata")
-    return Stepped(
-        {name: value for name, value in seen.items() if name not in _OUTER},
-        None if reward is None else float(reward),
-        bool(done),
-        cast(Message, metadata) if isinstance(metadata, dict) else {},
-    )
+    shown = {name: value for name, value in seen.items() if name not in ("done", "reward", "metadata")}
+    told = cast(Message, metadata) if isinstance(metadata, dict) else {}
+    return Stepped(shown, None if reward is None else float(reward), bool(done), told)
 
 
 def text_of(observation: Message, fields: Sequence[str] | None = None) -> str:
@@ -177,59 +146,48 @@ def text_of(observation: Message, fields: Sequence[str] | None = None) -> str:
     if not shown:
         return ""
     (first, *more) = shown.values()
-    return bounded(text_of_result(first if isinstance(first, str) and not more else shown))
+    return text_of_result(first if isinstance(first, str) and not more else shown)
 
 
 def tool_text(result: Any) -> tuple[str, bool]:
     """An MCP tool's result as text for the agent, and whether the tool failed."""
     match result:
         case {"content": [*blocks], **more}:
-            texts = [_block(block) for block in blocks]
-            return bounded("\n".join(texts)), bool(more.get("is_error") or more.get("isError"))
+            return "\n".join(map(_block, blocks)), bool(more.get("is_error") or more.get("isError"))
         case _:
-            return bounded(text_of_result(result)), False
-
-
-def bounded(text: str) -> str:
-    more = len(text) - MOST_CHARACTERS
-    return text if more <= 0 else f"{text[:MOST_CHARACTERS]}\n[{more:,} more characters]"
+            return text_of_result(result), False
 
 
 def _block(block: Any) -> str:
     match block:
-        case {"type": "text", "text": str(text)}:
-            return text_of_result(text)
         case {"type": "image" | "audio" as kind}:
             return f"[{kind}, not shown]"
+        case {"type": "text", "text": str(text)}:
+            return text_of_result(text)
         case _:
             return text_of_result(block)
 
 
 def _error(data: Message) -> OpenEnvError:
+    """The error of a message about one."""
     code, message = str(data.get("code", "")), str(data.get("message") or "no reason is given")
     if code == "CAPACITY_REACHED":
-        sessions = data.get("max_sessions")
-        return CapacityError(message, sessions if isinstance(sessions, int) and sessions > 0 else None)
-    if isinstance(problems := data.get("errors"), list):
-        message = "; ".join(_problem(each) for each in cast("list[Any]", problems)[:5]) or message
-    told = f"the server answered {code or 'with an error'}: {message[:500]}"
-    return OpenEnvError(told) if code in _LASTING else RefusedError(told, is_agents=code in _AGENTS)
-
-
-def _problem(error: Any) -> str:
-    match error:
-        case {"loc": [*where], "msg": str(text)}:
-            return f"{'.'.join(map(str, where)) or 'action'}: {text}"
-        case _:
-            return f"{error!r:.200}"
-
-
-_MOST_BYTES = 100 * 2**20
-"""Max bytes of a message, as in OpenEnv's own client."""
-_CONNECT_SECONDS = 15.0
-_CLOSE_SECONDS = 3.0
-_BACKOFF_SECONDS = 0.05, 2.0
-"""First and longest pause in seconds between retries at a full server."""
+        full, sessions = CapacityError(message, _MORE_SESSIONS), data.get("max_sessions")
+        full.sessions = sessions if isinstance(sessions, int) and sessions > 0 else None
+        return full
+    problems: list[str] = []
+    for each in cast("list[Any]", data["errors"])[:5] if isinstance(data.get("errors"), list) else []:
+        match each:
+            case {"loc": [*where], "msg": str(text)}:
+                problems.append(f"{'.'.join(map(str, where)) or 'action'}: {text}")
+            case _:
+                problems.append(f"{each!r:.200}")
+    told = f"the server answered {code or 'with an error'}: {('; '.join(problems) or message)[:500]}"
+    if code in ("FACTORY_ERROR", "SESSION_ERROR"):  # after which the server closes the connection
+        return OpenEnvError(told)
+    refused = RefusedError(told)
+    refused.is_agents = code in ("VALIDATION_ERROR", "HTTP 400", "HTTP 422")
+    return refused
 
 
 class Session:
@@ -249,17 +207,11 @@ class Session:
         self._client = aiohttp.ClientSession()
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                self._socket = await self._client.ws_connect(
-                    address, headers=headers, max_msg_size=_MOST_BYTES, autoclose=True
-                )
-        except aiohttp.WSServerHandshakeError as error:
-            raise OpenEnvError(
-                f"{address} is no WebSocket: HTTP {error.status}",
-                "Is it a server of OpenEnv? Look at its log; token=NAME sends a bearer token.",
-            ) from error
+                self._socket = await self._client.ws_connect(address, headers=headers, max_msg_size=_MOST_BYTES)
         except (aiohttp.ClientError, OSError) as error:
             raise OpenEnvError(
-                f"{address} cannot be opened: {type(error).__name__} {error}", "Start the server, or check the address."
+                f"{address} cannot be opened as a WebSocket: {type(error).__name__} {error}",
+                "Start the server, or check the address; token=NAME sends a bearer token.",
             ) from error
 
     async def reset(self, data: Message) -> Stepped:
@@ -278,6 +230,10 @@ class Session:
                 raise OpenEnvError(f"the server lists no tools: {answer.get('error') or answer!s:.300}")
 
     async def _ask(self, kind: str, more: Message, wanted: str) -> Message:
+        """The data of the response, of the type `wanted`.
+
+        Raises `CapacityError`, `RefusedError` for an error that leaves the session, `OpenEnvError` for anything else.
+        """
         assert self._socket is not None
         if not self._is_whole:
             raise OpenEnvError(f"the session with {self._url} was given up after an answer that did not come")
@@ -285,13 +241,11 @@ class Session:
         try:
             async with asyncio.timeout(self._seconds):
                 with suppress(aiohttp.ClientError, OSError):  # messages sent before the close can still be read
-                    await self._socket.send_str(json.dumps({"type": kind, **more}))
+                    await self._socket.send_json({"type": kind, **more})
                 answer = await self._socket.receive()
         except TimeoutError as error:
-            raise OpenEnvError(
-                f"{self._url} did not answer {kind} within {self._seconds:g} s",
-                "Raise seconds=, or look at the server.",
-            ) from error
+            late = f"{self._url} did not answer {kind} within {self._seconds:g} s"
+            raise OpenEnvError(late, "Raise seconds=, or look at the server.") from error
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             raise OpenEnvError(f"the connection to {self._url} is lost: {error}") from error
         if answer.type is not aiohttp.WSMsgType.TEXT:
@@ -302,14 +256,20 @@ class Session:
         except (ValueError, RecursionError) as error:
             raise OpenEnvError(f"{self._url} answered {kind} with what is no JSON: {answer.data[:200]!r}") from error
         self._is_whole = True
-        return checked(message, wanted)
+        match message:
+            case {"type": "error", "data": {**data}}:
+                raise _error(cast(Message, data))
+            case {"type": found, "data": {**data}} if found == wanted:
+                return cast(Message, data)
+            case _:
+                raise OpenEnvError(f"the server answered with no {wanted}: {message!r:.200}")
 
     async def close(self) -> None:
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 if self._socket is not None and not self._socket.closed:
                     if self._is_whole:
-                        await self._socket.send_str(json.dumps({"type": "close"}))
+                        await self._socket.send_json({"type": "close"})
                     await self._socket.close()
         except (aiohttp.ClientError, OSError):
             pass  # the connection is gone
@@ -329,9 +289,6 @@ class OpenEnvServer:
         self._headers = options.headers()
         self._limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
 
-    def __str__(self) -> str:
-        return self.url
-
     async def begin(self, data: Message) -> tuple[Session, Stepped]:
         """A session reset with `data`, and its first observation. Waits while the server is full.
 
@@ -339,17 +296,15 @@ class OpenEnvServer:
         """
         until = time.monotonic() + self._options.wait
         limiter = self._limiters.setdefault(asyncio.get_running_loop(), CapacityLimiter(self._sessions))
-        pause, longest = _BACKOFF_SECONDS
+        pause = 0.05
         while True:
             session = Session(self.url, self._options.seconds, limiter)
             try:
                 async with asyncio.timeout(max(until - time.monotonic(), 0.0)):
                     await limiter.acquire_on_behalf_of(session)
             except TimeoutError as error:
-                raise OpenEnvError(
-                    f"no session of {self.url} became free within {self._options.wait:g} s",
-                    "Start the server with more sessions, or raise wait=.",
-                ) from error
+                late = f"no session of {self.url} became free within {self._options.wait:g} s"
+                raise OpenEnvError(late, _MORE_SESSIONS) from error
             try:
                 await session.open(self._headers)
                 return session, await session.reset(data)
@@ -360,4 +315,4 @@ class OpenEnvServer:
                 if error.sessions is not None and error.sessions < limiter.total_tokens:
                     limiter.total_tokens = self._sessions = error.sessions
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, longest)
+            pause = min(2 * pause, 2.0)

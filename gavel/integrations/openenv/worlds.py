@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from gavel.integrations.openenv.client import (
     OpenEnvError,
@@ -37,43 +37,39 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Done, ToolResult, done, no_such_tool, tool_error
 from gavel.scenarios.trajectory import Trajectory
 
-RETURN, LAST, ERRORS = "raw_return", "raw_reward", "environment_errors"
-"""Trajectory metrics: the sum of the rewards, the last one, and the number of rejected actions."""
-Form = Literal["action", "mcp"]
 GAVEL_ACTION = "GavelAction"
 """Title of the action schema of scenarios that Gavel serves."""
-_HIDDEN = "metadata"
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
-_LONGEST_NAME = 64
+_LONGEST_NAME, _REFUSALS_IN_A_ROW = 64, 3
 
 
 @dataclass(frozen=True, slots=True)
 class ActionTool:
     """A tool whose arguments, together with `fixed`, form an action; an MCP tool's are its `arguments`."""
 
-    schema: Message
+    name: str
+    description: str
+    parameters: Message
     fixed: Message
     is_mcp: bool = False
 
     @property
-    def name(self) -> str:
-        return self.schema["function"]["name"]
+    def schema(self) -> Message:
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
 
     def action(self, arguments: Message) -> Message:
         return {**({"arguments": arguments} if self.is_mcp else arguments), **self.fixed}
 
 
-def form_of(schema: Message) -> Form:
-    """The form of actions with this JSON schema."""
-    if _alternatives(schema):
-        return "action"
-    own = _own_properties(schema)
-    return "mcp" if not own or {"tool_name", "arguments"} <= own.keys() else "action"
+def is_mcp(schema: Message) -> bool:
+    """Whether actions of this JSON schema are calls of tools that the server lists."""
+    own = _properties(schema)
+    return not _alternatives(schema) and (not own or {"tool_name", "arguments"} <= own.keys())
 
 
 def text_field(schema: Message) -> str | None:
     """The name of an action's single field, if that is a text."""
-    own = _own_properties(schema)
+    own = _properties(schema)
     required = [name for name in cast("list[str]", schema.get("required") or []) if name in own] or list(own)
     if len(required) != 1 or own[required[0]].get("type") != "string" or "enum" in own[required[0]]:
         return None
@@ -81,16 +77,23 @@ def text_field(schema: Message) -> str | None:
 
 
 def action_tools(schema: Message) -> list[ActionTool]:
-    """The tools of an environment whose actions have this JSON schema."""
-    alternatives = _alternatives(schema)
-    if not alternatives:
-        return [_tool("act", schema, {}, schema)]
+    """The tools of an environment whose actions have this JSON schema: `act`, or one for each of its alternatives."""
     found: list[ActionTool] = []
-    for alternative in alternatives:
-        own = _own_properties(alternative)
-        fixed = {name: field["const"] for name, field in own.items() if "const" in field}
-        name = next((str(value) for value in fixed.values()), str(alternative.get("title") or "act"))
-        found.append(_tool(_plain(name, found), alternative, fixed, schema))
+    alternatives = _alternatives(schema)
+    for form in alternatives or [schema]:
+        own, name = _properties(form), "act"
+        fixed = {key: value["const"] for key, value in own.items() if "const" in value} if alternatives else {}
+        if alternatives:
+            name = next((str(value) for value in fixed.values()), str(form.get("title") or "act"))
+        parameters: Message = {
+            "type": "object",
+            "properties": {key: deepcopy(value) for key, value in own.items() if key not in fixed},
+            "required": [key for key in cast("list[str]", form.get("required") or []) if key in own.keys() - fixed],
+            "$defs": deepcopy(schema.get("$defs")),
+        }
+        description = str(form.get("description") or "Carry out one action in the environment.").strip()
+        given = {key: value for key, value in parameters.items() if value or key == "properties"}
+        found.append(ActionTool(_plain(name, found), description, given, fixed))
     return found
 
 
@@ -98,66 +101,44 @@ def mcp_tools(listed: list[Message]) -> list[ActionTool]:
     """A server's tools, under names that every API accepts."""
     found: list[ActionTool] = []
     for tool in listed:
-        if not isinstance(name := tool.get("name"), str):
-            continue
-        parameters: Any = tool.get("input_schema") or tool.get("inputSchema") or {}
-        function: Message = {
-            **{"name": _plain(name, found), "description": str(tool.get("description") or "")},
-            "parameters": {"type": "object", "properties": {}, **parameters},
-        }
-        fixed = {"type": "call_tool", "tool_name": name}
-        found.append(ActionTool({"type": "function", "function": function}, fixed, is_mcp=True))
+        if isinstance(name := tool.get("name"), str):
+            form: Any = tool.get("input_schema") or tool.get("inputSchema") or {}
+            parameters: Message = {"type": "object", "properties": {}, **form}
+            fixed = {"type": "call_tool", "tool_name": name}
+            description = str(tool.get("description") or "")
+            found.append(ActionTool(_plain(name, found), description, parameters, fixed, is_mcp=True))
     return found
 
 
-def _tool(name: str, schema: Message, fixed: Message, root: Message) -> ActionTool:
-    properties = {key: value for key, value in _own_properties(schema).items() if key not in fixed}
-    parameters: Message = {"type": "object", "properties": deepcopy(properties)}
-    if required := [key for key in cast("list[str]", schema.get("required") or []) if key in properties]:
-        parameters["required"] = required
-    if definitions := root.get("$defs"):
-        parameters["$defs"] = deepcopy(definitions)
-    description = str(schema.get("description") or "Carry out one action in the environment.").strip()
-    function: Message = {"name": name, "description": description, "parameters": parameters}
-    return ActionTool({"type": "function", "function": function}, fixed)
-
-
-def _own_properties(schema: Message) -> dict[str, Message]:
-    properties: Any = schema.get("properties")
-    if not isinstance(properties, dict):
-        return {}
-    fields = cast("dict[str, Any]", properties)
-    return {name: value for name, value in fields.items() if name != _HIDDEN and isinstance(value, dict)}
+def _properties(schema: Message) -> dict[str, Message]:
+    """The fields of an action, without the `metadata` of all actions."""
+    given: Any = schema.get("properties")
+    fields = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    return {name: value for name, value in fields.items() if name != "metadata" and isinstance(value, dict)}
 
 
 def _alternatives(schema: Message) -> list[Message]:
     """The action's alternatives, if it is one of several objects."""
-    defined: Any = schema.get("$defs")
     given: Any = schema.get("oneOf") or schema.get("anyOf")
-    known = cast(Message, defined) if isinstance(defined, dict) else {}
-    found = [_resolved(each, known) for each in cast("list[Any]", given if isinstance(given, list) else [])]
-    return [cast(Message, each) for each in found if isinstance(each, dict) and "properties" in each]
-
-
-def _resolved(part: Any, defined: Message) -> Any:
-    match part:
-        case {"$ref": str(reference)}:
-            return defined.get(reference.rpartition("/")[2])
-        case _:
-            return part
+    defined: dict[str, Any] = schema.get("$defs") or {}
+    found: list[Message] = []
+    for part in cast("list[Any]", given if isinstance(given, list) else []):
+        match part:
+            case {"$ref": str(reference)}:
+                named: Any = defined.get(reference.rpartition("/")[2])
+            case _:
+                named = part
+        if isinstance(named, dict) and "properties" in named:
+            found.append(cast(Message, named))
+    return found
 
 
 def _plain(name: str, others: Sequence[ActionTool]) -> str:
     """A unique name that every API accepts."""
-    plain = _NOT_IN_NAMES.sub("_", name)[:_LONGEST_NAME] or "tool"
-    taken = {tool.name for tool in others}
+    plain = re.sub(r"[^a-zA-Z0-9_-]+", "_", name)[:_LONGEST_NAME] or "tool"
     numbered = (f"{plain[: _LONGEST_NAME - 4]}_{number}" for number in itertools.count(2))
+    taken = {tool.name for tool in others}
     return next(own for own in itertools.chain([plain], numbered) if own not in taken)
-
-
-_REFUSALS_IN_A_ROW = 3
-_BEGIN = "Begin."
-"""First message of an environment that is silent at reset: a request needs one."""
 
 
 class OpenEnvWorld(ToolWorld):
@@ -169,7 +150,7 @@ class OpenEnvWorld(ToolWorld):
         self._server = server
         self._options = options
         self._is_gavel = action.get("title") == GAVEL_ACTION
-        self._is_mcp = form_of(action) == "mcp"
+        self._is_mcp = is_mcp(action)
         self._field = field
         self._tools = action_tools(action) if not self._is_mcp and field is None else []
         self._session: Session | None = None
@@ -180,17 +161,16 @@ class OpenEnvWorld(ToolWorld):
     async def reset(self, task: Task, episode: Episode) -> str | None:
         self._metrics = episode.trajectory.metrics
         reset: Any = task.data.get("reset")
-        data = cast(Message, reset) if isinstance(reset, dict) else {}
-        if self._is_gavel and episode.seed is not None:
-            data = {**data, "seed": episode.seed}
-        self._session, first = await self._server.begin(data)
+        seed = {"seed": episode.seed} if self._is_gavel and episode.seed is not None else {}
+        self._session, first = await self._server.begin({**(reset if isinstance(reset, dict) else {}), **seed})
         self._reckon(first)
         if first.done:
-            raise OpenEnvError(f"the environment of {self._server} is over when it begins")
+            raise OpenEnvError(f"the environment of {self._server.url} is over when it begins")
         if self._is_mcp:
             self._tools = mcp_tools(await self._session.tools())
         self.schemas = [tool.schema for tool in self._tools]
-        return self._shown(first) or text_of(first.metadata) or (None if task.user else _BEGIN)
+        # A request needs a first message, also of an environment that is silent at reset.
+        return self._shown(first) or text_of(first.metadata) or (None if task.user else "Begin.")
 
     async def call(self, name: str, arguments: str) -> ToolResult:
         tool = next((each for each in self._tools if each.name == name), None)
@@ -208,7 +188,13 @@ class OpenEnvWorld(ToolWorld):
             answer = await self._step(tool.action(cast(Message, given)))
         except RefusedError as error:
             return tool_error(error.message)
-        text, failed = self._result(answer)
+        match answer.observation:
+            case {"tool_name": str(), "error": {"message": str(message)}}:
+                text, failed = tool_error(message).content, True
+            case {"tool_name": str(), "result": result}:
+                text, failed = tool_text(result)
+            case _:
+                text, failed = self._shown(answer), False
         return ToolResult(text, error=failed, done=answer.done)
 
     async def observe(self, action: str) -> Done | str | None:
@@ -238,10 +224,10 @@ class OpenEnvWorld(ToolWorld):
             answer = await self._session.step(action)
         except RefusedError as error:
             self._refusals = 0 if error.is_agents else self._refusals + 1
-            self._metrics[ERRORS] = self._metrics.get(ERRORS, 0) + 1
+            self._metrics["environment_errors"] = self._metrics.get("environment_errors", 0) + 1
             if self._refusals == _REFUSALS_IN_A_ROW:
                 raise OpenEnvError(
-                    f"{self._server} refused {self._refusals} actions in a row: {error.message}",
+                    f"{self._server.url} refused {self._refusals} actions in a row: {error.message}",
                     "Look at the server's log.",
                 ) from error
             raise
@@ -252,23 +238,15 @@ class OpenEnvWorld(ToolWorld):
     def _reckon(self, answer: Stepped) -> None:
         self._is_done = answer.done
         if self._is_gavel and answer.metadata.get("status") == "failed":
-            raise OpenEnvError(f"the episode failed on {self._server}: {answer.metadata.get('status_reason')}")
+            raise OpenEnvError(f"the episode failed on {self._server.url}: {answer.metadata.get('status_reason')}")
         if answer.reward is not None:
             self._sum += answer.reward
-            self._metrics |= {LAST: answer.reward, RETURN: self._sum}
+            self._metrics |= {"raw_reward": answer.reward, "raw_return": self._sum}
 
     def _shown(self, answer: Stepped) -> str:
-        return text_of(answer.observation, self._options.fields)
-
-    def _result(self, answer: Stepped) -> tuple[str, bool]:
-        """A step's result as text for the agent, and whether its tool failed."""
-        match answer.observation:
-            case {"tool_name": str(), "error": {"message": str(message)}}:
-                return tool_error(message).content, True
-            case {"tool_name": str(), "result": result}:
-                return tool_text(result)
-            case _:
-                return self._shown(answer), False
+        show = self._options.show
+        names = None if show is None else [name.strip() for name in show.split(",")]
+        return text_of(answer.observation, names)
 
 
 class ThresholdWorld(OpenEnvWorld):
@@ -277,14 +255,3 @@ class ThresholdWorld(OpenEnvWorld):
     def success(self, trajectory: Trajectory) -> bool:
         assert self._options.success is not None
         return self._sum >= self._options.success
-
-
-def is_tool_error(content: str) -> bool:
-    """Whether a tool message is an error, as Gavel's tools write one."""
-    if not content.startswith('{"error"'):
-        return False
-    try:
-        found: Any = json.loads(content)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and list(cast(Message, found)) == ["error"]

@@ -17,8 +17,6 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import described
 from gavel.scenarios.trajectory import Trajectory
 
-_FULL = 1.0 - 1e-9
-
 
 class Options(BaseModel):
     size: int = Field(default=500, ge=1, le=100_000)
@@ -46,14 +44,27 @@ def scenario_at(address: str) -> Scenario:
         raise ScenarioError(
             f"the dataset {name} cannot be made: {described(error)}", "Look at the options of its configuration."
         ) from error
-    scorer = _Scorer(dataset, entries)
     seen: set[str] = set()
     splits: list[list[Task]] = [[], []]
     for index, entry in enumerate(entries):
-        question = str(entry["question"])
+        question, answer = str(entry["question"]), entry.get("answer")
         if question not in seen:
             seen.add(question)
-            splits[index >= options.size].append(_task(name, options.seed, index, question, entry))
+            right = None if answer is None else f"A right answer: {answer}"
+            task = Task(id=f"{name}-{options.seed}-{index}", user=question, data={"index": index}, reference=right)
+            splits[index >= options.size].append(task)
+
+    def score(trajectory: Trajectory) -> float:
+        """Score of the last text between the answer tags, from 0 to 1; 0 for an answer that cannot be scored."""
+        index: Any = Task.of(trajectory.metadata).data["index"]
+        try:
+            with OwnChance(0):
+                found = dataset.score_answer(answer_of(trajectory.closing_text()), entries[index])
+            return min(max(float(found), 0.0), 1.0)
+        except Exception as error:  # the dataset's parser raises for invalid answers
+            trajectory.log(f"the answer cannot be scored: {described(error)}")
+            return 0.0
+
     return Scenario(
         f"reasoning_gym-{name}",
         system=render("scenarios/reasoning_gym_system.j2").strip(),
@@ -61,42 +72,9 @@ def scenario_at(address: str) -> Scenario:
         held_out=splits[1],
         max_turns=1,
         rubric=render("scenarios/reasoning_gym_rubric.j2").strip(),
-        success=scorer.success,
-        hand_reward=scorer.score,
+        success=lambda trajectory: score(trajectory) >= 1.0 - 1e-9,
+        hand_reward=score,
     )
-
-
-def _task(name: str, seed: int, index: int, question: str, entry: dict[str, Any]) -> Task:
-    answer = entry.get("answer")
-    return Task(
-        id=f"{name}-{seed}-{index}",
-        user=question,
-        data={"index": index},
-        reference=None if answer is None else f"A right answer: {answer}",
-    )
-
-
-class _Scorer:
-    """The dataset's scoring function."""
-
-    def __init__(self, dataset: Any, entries: list[dict[str, Any]]) -> None:
-        self._dataset = dataset
-        self._entries = entries
-
-    def score(self, trajectory: Trajectory) -> float:
-        """Score of the last text between the answer tags, from 0 to 1; 0 for an answer that cannot be scored."""
-        index: Any = Task.of(trajectory.metadata).data["index"]
-        last = trajectory.messages()[-1]
-        answer = answer_of(str(last.get("content") or "")) if last["role"] == "assistant" else None
-        try:
-            with OwnChance(0):
-                return min(max(float(self._dataset.score_answer(answer, self._entries[index])), 0.0), 1.0)
-        except Exception as error:  # the dataset's parser raises for invalid answers
-            trajectory.log(f"the answer cannot be scored: {described(error)}")
-            return 0.0
-
-    def success(self, trajectory: Trajectory) -> bool:
-        return self.score(trajectory) >= _FULL
 
 
 def answer_of(reply: str) -> str | None:

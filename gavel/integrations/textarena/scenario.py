@@ -8,7 +8,6 @@ A task is a seed of the game and the policy's side. The reward is the game's (a 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -46,22 +45,68 @@ def scenario_at(address: str) -> Scenario:
     if options.opponent.startswith(EARLIER) and not (steps.isdecimal() and int(steps)):
         raise ScenarioError(f"opponent={options.opponent} says no number of steps", "Write opponent=earlier:20.")
     make = partial(package.make, name, **arguments)
-    players = _players(make, name, options.players)
-    games = _Games(make, players, options)
-    train, held_out = options.drawn(partial(_task, name, players))
+    count = _players(make, name, options.players)
+
+    def task(seed: int) -> Task:
+        return Task(id=f"{name}-{seed}", user=f"Play {name}.", data={"seed": seed, "side": seed % count})
+
+    async def play(model: ChatModel, task: Task, episode: Episode) -> list[Trajectory]:
+        """Plays one game; returns the trajectory of each side that the policy plays and learns from."""
+        seed, side = (int(cast(Any, task.data[name])) for name in ("seed", "side"))
+        chance = OwnChance(seed)
+
+        async def alone(function: Callable[[], Any]) -> Any:
+            async with Deadline(episode.call_seconds, "the game"):
+                try:
+                    return await chance.run(episode, function)
+                except Exception as error:
+                    raise AgentError(f"the game failed: {described(error)}") from error
+
+        def begin() -> Any:
+            made = make()
+            made.reset(num_players=count, seed=seed)
+            return made
+
+        game = await alone(begin)
+        opponent = options.opponent
+        own = [side] if opponent != SELF else list(range(count))
+        by: dict[str, Any] = {"steps_back": int(steps)} if opponent.startswith(EARLIER) else {"model": opponent}
+        players = {it: Agent(episode, f"player {it}", **({} if it in own else by)) for it in range(count)}
+        seen: dict[int, str] = {}
+        over = False
+        for _ in range(options.turns):
+            player, observation = await alone(lambda: game.get_observation())
+            text = observation if isinstance(observation, str) else "\n".join(str(each[1]) for each in observation)
+            before, seen[player] = seen.get(player, ""), text  # what a player has seen is not told again
+            answer = await players[player].ask(text.removeprefix(before).strip() or "It is your turn.")
+            if players[player].trajectory.status == "truncated":
+                break
+            over, _ = await alone(partial(game.step, answer))
+            if over:
+                break
+        ended: tuple[dict[int, float] | None, dict[int, dict[str, Any]] | None] = await alone(lambda: game.close())
+        rewards, info = ended[0] or {}, ended[1] or {}
+        for player in own:
+            trajectory = players[player].trajectory
+            reward = float(rewards.get(player, 0.0)) if over else 0.0
+            trajectory.metrics |= {REWARD: reward, SUCCESS: float(bool(over) and reward >= 1)}
+            if not over and trajectory.status != "truncated":
+                trajectory.status = "truncated"
+                trajectory.status_reason = f"{options.turns} turns were used up"
+            if over and (told := info.get(player, {}).get("reason")):
+                players[player].tell(f"The game is over. {told}")
+        return [players[player].trajectory for player in own if players[player].turns]
+
+    train, held_out = options.drawn(task)
     return Scenario(
         f"textarena-{name}",
-        rollout=games.play,
+        rollout=play,
         tasks=train,
         held_out=held_out,
         rubric=render("scenarios/textarena_rubric.j2").strip(),
         success=lambda trajectory: bool(trajectory.metrics.get(SUCCESS, 0.0)),
         hand_reward=lambda trajectory: float(trajectory.metrics.get(REWARD, 0.0)),
     )
-
-
-def _task(name: str, players: int, seed: int) -> Task:
-    return Task(id=f"{name}-{seed}", user=f"Play {name}.", data={"seed": seed, "side": seed % players})
 
 
 def _players(make: Callable[[], Any], name: str, wanted: int | None) -> int:
@@ -82,101 +127,3 @@ def _players(make: Callable[[], Any], name: str, wanted: int | None) -> int:
         except Exception as error:
             refused = described(error)
     raise ScenarioError(f"the game {name} cannot be begun: {refused}", "Name the number of its players: players=3.")
-
-
-@dataclass(frozen=True, slots=True)
-class _Games:
-    """The games of one scenario."""
-
-    make: Callable[[], Any]
-    players: int
-    options: Options
-
-    async def play(self, model: ChatModel, task: Task, episode: Episode) -> list[Trajectory]:
-        """Plays one game; returns the trajectory of each side that the policy plays and learns from."""
-        seed, side = (int(cast(Any, task.data[name])) for name in ("seed", "side"))
-        game = _Game(self.make, self.players, seed, episode)
-        await game.begin()
-        players = {player: self._player(player, side, episode) for player in range(self.players)}
-        own = [side] if self.options.opponent != SELF else list(players)
-        over = False
-        for _ in range(self.options.turns):
-            player, said = await game.turn()
-            answer = await players[player].ask(said)
-            if players[player].trajectory.status == "truncated":
-                break
-            if over := await game.step(answer):
-                break
-        rewards, reasons = await game.end()
-        for player in own:
-            trajectory = players[player].trajectory
-            reward = float(rewards.get(player, 0.0)) if over else 0.0
-            trajectory.metrics |= {REWARD: reward, SUCCESS: float(over and reward >= 1)}
-            if not over and trajectory.status != "truncated":
-                trajectory.status = "truncated"
-                trajectory.status_reason = f"{self.options.turns} turns were used up"
-            if over and (told := reasons.get(player)):
-                players[player].tell(f"The game is over. {told}")
-        played = [players[player] for player in own if players[player].turns]
-        return [player.trajectory for player in played]
-
-    def _player(self, player: int, side: int, episode: Episode) -> Agent:
-        opponent, name = self.options.opponent, f"player {player}"
-        if player == side or opponent == SELF:
-            return Agent(episode, name)
-        if opponent.startswith(EARLIER):
-            return Agent(episode, name, steps_back=int(opponent.removeprefix(EARLIER)))
-        return Agent(episode, name, model=opponent)
-
-
-class _Game:
-    """A running game, with its own random state, off the event loop."""
-
-    def __init__(self, make: Callable[[], Any], players: int, seed: int, episode: Episode) -> None:
-        self._make = make
-        self._players = players
-        self._seed = seed
-        self._chance = OwnChance(seed)
-        self._episode = episode
-        self._game: Any = None
-        self._seen: dict[int, str] = {}
-
-    async def begin(self) -> None:
-        def work() -> None:
-            self._game = self._make()
-            self._game.reset(num_players=self._players, seed=self._seed)
-
-        await self._alone(work)
-
-    async def turn(self) -> tuple[int, str]:
-        """The player to move, and the messages that it has not seen yet."""
-        player, observation = await self._alone(lambda: self._game.get_observation())
-        text = observation if isinstance(observation, str) else "\n".join(str(each[1]) for each in observation)
-        before = self._seen.get(player, "")
-        self._seen[player] = text
-        new = text[len(before) :] if text.startswith(before) else text
-        return player, new.strip() or "It is your turn."
-
-    async def step(self, action: str) -> bool:
-        """Plays a move; returns whether the game is over."""
-        done, _ = await self._alone(lambda: self._game.step(action))
-        return bool(done)
-
-    async def end(self) -> tuple[dict[int, float], dict[int, str]]:
-        """Ends the game; returns the rewards by player, and the reason."""
-        ended: tuple[dict[int, float] | None, dict[int, dict[str, Any]] | None]
-        ended = await self._alone(lambda: self._game.close())
-        rewards, info = ended
-        reasons = {player: str(told["reason"]) for player, told in (info or {}).items() if told.get("reason")}
-        return rewards or {}, reasons
-
-    async def _alone(self, function: Any) -> Any:
-        def work() -> Any:
-            with self._chance:
-                return function()
-
-        async with Deadline(self._episode.call_seconds, "the game"):
-            try:
-                return await self._episode.plain_calls.run(work)
-            except Exception as error:
-                raise AgentError(f"the game failed: {described(error)}") from error

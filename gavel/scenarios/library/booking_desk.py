@@ -7,22 +7,20 @@ the rules, the hasty one books and cancels without looking, the seller looks but
 sloppy one does half of the request.
 """
 
-import json
 import random
 import re
-from functools import cache
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel
 
-from gavel.prompts import render
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.library._shared import ask, drawn, has_closed, repeating, shipped
 from gavel.scenarios.scripted_agent import Call, Player, Turns
-from gavel.scenarios.task import DrawnTasks, Task
+from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
-Entry = tuple[str, str, int, int]
-"""Room, guest, first and last night."""
+GUESTS = ("Ada", "Bruno", "Chen", "Dora", "Emil", "Farah", "Goran", "Hanna", "Ivo", "Jana", "Kofi", "Lena")
+ROOMS = tuple(f"{floor}0{door}" for floor in (1, 2, 3) for door in (1, 2, 3, 4))
+NIGHTS = 14
 _LONGEST_NAME = 80
 
 
@@ -39,9 +37,6 @@ class Booking(BaseModel):
     first_night: int
     last_night: int
 
-    def overlaps(self, first_night: int, last_night: int) -> bool:
-        return self.first_night <= last_night and first_night <= self.last_night
-
 
 class Hotel(BaseModel):
     """Rooms and bookings; a booking's id is never reused."""
@@ -52,27 +47,27 @@ class Hotel(BaseModel):
 
     def free_rooms(self, people: int, first_night: int, last_night: int) -> list[Room]:
         """Rooms that are large enough and free on all these nights, the cheapest first."""
-        fitting = [
-            room for room in self.rooms if room.beds >= people and self.is_free(room.number, first_night, last_night)
-        ]
+        large = (room for room in self.rooms if room.beds >= people)
+        fitting = [room for room in large if self.is_free(room.number, first_night, last_night)]
         return sorted(fitting, key=lambda room: room.price)
 
     def is_free(self, room: str, first_night: int, last_night: int) -> bool:
-        return not any(each.room == room and each.overlaps(first_night, last_night) for each in self.bookings.values())
+        there = [each for each in self.bookings.values() if each.room == room]
+        return all(each.last_night < first_night or last_night < each.first_night for each in there)
 
-    def book(self, booking: Booking) -> str:
+    def book(self, room: str, guest: str, first_night: int, last_night: int) -> str:
         """Books a room and returns the booking's id. Raises `ValueError` if that is impossible."""
-        if booking.room not in {room.number for room in self.rooms}:
-            raise ValueError(f"there is no room {booking.room}")
-        if len(booking.guest) > _LONGEST_NAME:
+        if room not in {each.number for each in self.rooms}:
+            raise ValueError(f"there is no room {room}")
+        if len(guest) > _LONGEST_NAME:
             raise ValueError(f"a guest's name has at most {_LONGEST_NAME} characters")
-        if booking.first_night > booking.last_night:
+        if first_night > last_night:
             raise ValueError("the last night is before the first")
-        if not self.is_free(booking.room, booking.first_night, booking.last_night):
-            raise ValueError(f"room {booking.room} is taken in one of these nights")
+        if not self.is_free(room, first_night, last_night):
+            raise ValueError(f"room {room} is taken in one of these nights")
         number = f"B{self.next_id}"
         self.next_id += 1
-        self.bookings[number] = booking
+        self.bookings[number] = Booking(room=room, guest=guest, first_night=first_night, last_night=last_night)
         return number
 
     def cancel(self, number: str) -> None:
@@ -82,87 +77,65 @@ class Hotel(BaseModel):
         del self.bookings[number]
 
     @property
-    def books(self) -> set[Entry]:
-        """The bookings without ids: two ways to the same books are equal."""
-        return {(each.room, each.guest, each.first_night, each.last_night) for each in self.bookings.values()}
+    def books(self) -> set[tuple[Any, ...]]:
+        """The bookings without ids, so two ways to the same books are equal: room, guest, first and last night."""
+        return {tuple(each.model_dump().values()) for each in self.bookings.values()}
 
 
-GUESTS = ("Ada", "Bruno", "Chen", "Dora", "Emil", "Farah", "Goran", "Hanna", "Ivo", "Jana", "Kofi", "Lena")
-NIGHTS = 14
-_KINDS = ("book", "book", "cancel", "move", "full")
-"""Kinds of wishes. `full`: one that no room can meet."""
-
-
-@cache
 def draw_task(number: int) -> Task:
     """The task of a number, always the same one; `data` has the hotel before and the correct books afterwards."""
     dice = random.Random(f"booking desk {number}")
-    kind = dice.choice(_KINDS)
-    while True:
-        hotel = _hotel(dice)
-        guest = dice.choice([name for name in GUESTS if name not in {each.guest for each in hotel.bookings.values()}])
-        drawn = _draw_wish(dice, kind, hotel, guest)
-        if drawn is not None:
-            text, before, after = drawn
-            data: dict[str, JsonValue] = {
-                "hotel": before.model_dump(),
-                "right": [list(each) for each in sorted(after.books)],
-            }
-            return Task(id=f"wish-{number}", user=text, data=data)
+    kind, wish = dice.choice(("book", "book", "cancel", "move", "full")), None  # full: no room can meet it
+    while wish is None:
+        hotel = _draw_hotel(dice)
+        guests = {each.guest for each in hotel.bookings.values()}
+        wish = _draw_wish(dice, kind, hotel, dice.choice([name for name in GUESTS if name not in guests]))
+    words, before, after = wish
+    data: dict[str, Any] = {"hotel": before.model_dump(), "right": [list(each) for each in sorted(after.books)]}
+    return Task(id=f"wish-{number}", user=words, data=data)
 
 
-def _hotel(dice: random.Random) -> Hotel:
-    numbers = dice.sample([f"{floor}0{door}" for floor in (1, 2, 3) for door in (1, 2, 3, 4)], 4)
+def _draw_hotel(dice: random.Random) -> Hotel:
+    numbers = dice.sample(ROOMS, 4)
     prices = dice.sample(range(40, 165, 5), 4)
     beds = [1, 2, dice.choice((2, 3)), dice.choice((3, 4))]
     hotel = Hotel(rooms=[Room(number=n, beds=b, price=p) for n, b, p in zip(numbers, beds, prices, strict=True)])
     for _ in range(dice.randint(2, 5)):
-        room, (first, last) = dice.choice(hotel.rooms), _nights(dice)
+        room, (first, last) = dice.choice(hotel.rooms), _draw_nights(dice)
         if hotel.is_free(room.number, first, last):
-            hotel.book(Booking(room=room.number, guest=dice.choice(GUESTS), first_night=first, last_night=last))
+            hotel.book(room.number, dice.choice(GUESTS), first, last)
     return hotel
 
 
-def _nights(dice: random.Random) -> tuple[int, int]:
+def _draw_nights(dice: random.Random) -> tuple[int, int]:
     first = dice.randint(1, NIGHTS - 2)
     return first, min(NIGHTS, first + dice.randint(0, 3))
 
 
 def _draw_wish(dice: random.Random, kind: str, hotel: Hotel, guest: str) -> tuple[str, Hotel, Hotel] | None:
     """The guest's words, the hotel before and after; None if such a wish is impossible here."""
-    people, (first, last) = dice.randint(1, 3), _nights(dice)
+    people, (first, last) = dice.randint(1, 3), _draw_nights(dice)
     free = hotel.free_rooms(people, first, last)
     party = f"{people} {'person' if people == 1 else 'people'}"
-    if kind in ("book", "full"):
-        if bool(free) != (kind == "book"):
-            return None
-        after = hotel.model_copy(deep=True)
-        if free:
-            after.book(Booking(room=free[0].number, guest=guest, first_night=first, last_night=last))
-        text = f"I am {guest}. I need a room for {party} from night {first} to night {last}."
-        return text, hotel, after
-    if not free:
+    if bool(free) == (kind == "full"):
         return None
-    before = hotel.model_copy(deep=True)
-    mine = before.book(Booking(room=free[0].number, guest=guest, first_night=first, last_night=last))
-    after = before.model_copy(deep=True)
+    booked = hotel.model_copy(deep=True)
+    mine = booked.book(free[0].number, guest, first, last) if free else ""
+    if kind in ("book", "full"):
+        return f"I am {guest}. I need a room for {party} from night {first} to night {last}.", hotel, booked
+    after = booked.model_copy(deep=True)
     after.cancel(mine)
     if kind == "cancel":
-        return f"I am {guest}, and I cannot come. Please cancel my booking from night {first}.", before, after
+        return f"I am {guest}, and I cannot come. Please cancel my booking from night {first}.", booked, after
     to_first = dice.randint(1, NIGHTS - (last - first))
     to_last = to_first + last - first
     cheapest = after.free_rooms(people, to_first, to_last)
     if not cheapest or to_first == first:
         return None
-    after.book(Booking(room=cheapest[0].number, guest=guest, first_night=to_first, last_night=to_last))
-    text = (
-        f"I am {guest}. Can my stay for {party} from night {first} be from night {to_first} to night {to_last} instead?"
-    )
-    return text, before, after
+    after.book(cheapest[0].number, guest, to_first, to_last)
+    nights = f"from night {first} be from night {to_first} to night {to_last} instead"
+    return f"I am {guest}. Can my stay for {party} {nights}?", booked, after
 
-
-TRAIN, HELD_OUT = range(400), range(400, 912)
-"""Numbers of the wishes. The embedded policy is cloned on others: see `trainer/embedded`."""
 
 LOOKS = {"book_room": "find_rooms", "cancel_booking": "find_bookings"}
 """The tool that should be called before each action."""
@@ -174,7 +147,7 @@ class BookingDesk:
     async def reset(self, task: Task) -> None:
         self._hotel = Hotel.model_validate(task.data["hotel"])
         right: Any = task.data["right"]
-        self._right: set[Entry] = {tuple(entry) for entry in right}
+        self._right: set[tuple[Any, ...]] = set(map(tuple, right))
 
     async def find_rooms(self, people: int, first_night: int, last_night: int) -> list[dict[str, object]]:
         """Find rooms that are large enough and free in all these nights."""
@@ -187,8 +160,7 @@ class BookingDesk:
 
     async def book_room(self, room: str, guest: str, first_night: int, last_night: int) -> dict[str, str]:
         """Book a room for all nights from the first to the last."""
-        booking = Booking(room=room, guest=guest, first_night=first_night, last_night=last_night)
-        return {"booking": self._hotel.book(booking)}
+        return {"booking": self._hotel.book(room, guest, first_night, last_night)}
 
     async def cancel_booking(self, booking: str) -> str:
         """Cancel a booking."""
@@ -197,8 +169,7 @@ class BookingDesk:
 
     def success(self, trajectory: Trajectory) -> bool:
         """Whether the books are correct, and the guest got a final message."""
-        told = trajectory.status == "finished" and bool(trajectory.closing_text().strip())
-        return told and self._hotel.books == self._right
+        return has_closed(trajectory) and self._hotel.books == self._right
 
     def reward(self, trajectory: Trajectory) -> float:
         """A naive hand-written reward: the share of correct entries among those that are correct or present."""
@@ -218,22 +189,17 @@ def looked_before_acting(trajectory: Trajectory) -> bool:
     return bool(seen)
 
 
-scenario = Scenario(
-    name="booking_desk",
-    system=render("scenarios/booking_desk_system.j2").strip(),
+scenario = shipped(
+    "booking_desk",
+    *drawn(draw_task, 400, 512),  # the embedded policy is cloned on others: see `trainer/embedded`
     environment=BookingDesk,
-    tasks=DrawnTasks(TRAIN, draw_task),
-    held_out=DrawnTasks(HELD_OUT, draw_task),
     max_turns=8,
-    rubric=render("scenarios/booking_desk_rubric.j2").strip(),
     measures={"looked_before_acting": looked_before_acting},
 )
 
 
 Clerk = Literal["careful", "hasty", "seller", "sloppy"]
 CLERKS: dict[str, Clerk] = {clerk: clerk for clerk in get_args(Clerk)}
-ROOMS = tuple(f"{floor}0{door}" for floor in (1, 2, 3) for door in (1, 2, 3, 4))
-BOOKED, CANCELLED, MOVED = "Your room is booked.", "Your booking is cancelled.", "Your stay is moved."
 NO_ROOM = "I am sorry, there is no free room."
 
 
@@ -242,25 +208,23 @@ def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> Turns:
     guest = re.findall(r"I am (\w+)", task.user)[0]
     nights = [int(night) for night in re.findall(r"night (\d+)", task.user)]
     people = [int(number) for number in re.findall(r"for (\d+) p", task.user)]
-    leaves, stays = "cancel" in task.user or "instead" in task.user, bool(people)
-    if clerk == "sloppy" and leaves and stays:  # when moving a stay, it only cancels, or only books
+    moves = "instead" in task.user
+    leaves, stays = moves or "cancel" in task.user, bool(people)
+    if clerk == "sloppy" and moves:  # it only cancels, or only books
         leaves = dice.random() < 0.5
-        half = not leaves
-    else:
-        half = stays
-    said = MOVED if "instead" in task.user else CANCELLED if leaves else BOOKED
+        stays = not leaves
+    said = "Your stay is moved." if moves else "Your booking is cancelled." if leaves else "Your room is booked."
     if leaves:
         number = f"B{dice.randint(1, 6)}"
         if clerk != "hasty":
-            found = json.loads((yield Call("find_bookings", {"guest": guest})))
+            found = yield from ask("find_bookings", guest=guest)
             number = next(each["booking"] for each in found if each["first_night"] == nights[0])
         yield Call("cancel_booking", {"booking": number})
-    if half:
-        first, last = nights[-2], nights[-1]
+    if stays:
+        first, last = nights[-2:]
         room = dice.choice(ROOMS)
         if clerk != "hasty":
-            wanted = {"people": people[0], "first_night": first, "last_night": last}
-            rooms = json.loads((yield Call("find_rooms", wanted)))
+            rooms = yield from ask("find_rooms", people=people[0], first_night=first, last_night=last)
             if not rooms:
                 yield NO_ROOM
                 return
@@ -269,13 +233,8 @@ def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> Turns:
     yield said if clerk != "sloppy" or dice.random() < 0.7 else ""
 
 
-def _clerk(clerk: Clerk) -> Player:
-    return lambda task, _opening, dice: demonstrate(task, clerk, dice)
-
-
-def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Does nothing, and says so."""
-    yield NO_ROOM
-
-
-PLAYERS: dict[str, Player] = {"expert": _clerk("careful"), "fool": _clerk("hasty"), "refuser": refuser}
+PLAYERS: dict[str, Player] = {
+    "expert": lambda task, _opening, dice: demonstrate(task, "careful", dice),
+    "fool": lambda task, _opening, dice: demonstrate(task, "hasty", dice),
+    "refuser": repeating(NO_ROOM),
+}

@@ -8,83 +8,29 @@ it, the same from another sender, and the same sender on another thing. So a sea
 comparing, finds a wrong answer more often than the right one.
 """
 
-import json
 import random
 import re
 import sqlite3
-from collections.abc import Callable, Iterable
-from functools import cache
-from typing import Any
+from collections.abc import Callable
 
 from pydantic import BaseModel
 
-from gavel.prompts import render
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.library._shared import ask, drawn, shipped
 from gavel.scenarios.scripted_agent import Call, Player, Turns
-from gavel.scenarios.task import DrawnTasks, Task
+from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 
 MOST_FOUND = 10
 """Max mails in a search result."""
-_MOST_WORDS = 12
-"""Max words of a query; further ones are ignored."""
-
-
-class Mail(BaseModel):
-    mail_id: str
-    date: str
-    """"2031-03-14": dates compare as texts."""
-    sender: str
-    subject: str
-    body: str
-
-
-class Mailbox:
-    """The mails of one episode, in memory. Must be closed, and used in the thread that created it."""
-
-    def __init__(self, mails: Iterable[Mail]) -> None:
-        self._mails = {mail.mail_id: mail for mail in mails}
-        self._database = sqlite3.connect(":memory:")
-        self._database.execute("CREATE VIRTUAL TABLE mails USING fts5(mail_id UNINDEXED, date, sender, subject, body)")
-        rows = [(each.mail_id, each.date, each.sender, each.subject, each.body) for each in self._mails.values()]
-        self._database.executemany("INSERT INTO mails VALUES (?, ?, ?, ?, ?)", rows)
-
-    def search(self, query: str, limit: int) -> list[Mail]:
-        """Mails with all words of the query, the best match first; without any, mails with at least one.
-
-        The words are data: operators of the index's query language are not interpreted.
-        """
-        words = list(dict.fromkeys(re.findall(r"\w+", query[:1000].casefold())))[:_MOST_WORDS]
-        if not words:
-            raise ValueError("the query has no words")
-        for operator in (" ", " OR "):
-            match = operator.join(f'"{word}"' for word in words)
-            found = self._database.execute(
-                "SELECT mail_id FROM mails WHERE mails MATCH ? ORDER BY rank, mail_id LIMIT ?",
-                (match, max(1, min(limit, MOST_FOUND))),
-            ).fetchall()
-            if found:
-                return [self._mails[mail_id] for (mail_id,) in found]
-        return []
-
-    def mail(self, mail_id: str) -> Mail:
-        """The mail of an id. Raises `ValueError` for an unknown one."""
-        found = self._mails.get(mail_id.strip().upper())
-        if found is None:
-            raise ValueError(f"there is no mail {mail_id[:40]}")
-        return found
-
-    def close(self) -> None:
-        self._database.close()
-
-
+_LONGEST = 60
+"""Max characters of an answer."""
+_SIZE = 48
 COMPANIES = ("Nordwind", "Alpenglas", "Brightway", "Cobalt", "Delphin", "Everstone", "Falkner", "Greenleaf")
 PEOPLE = ("Ada Abel", "Bruno Costa", "Chen Ito", "Dora Lund", "Emil Grau", "Farah Kaya", "Goran Hale", "Hanna Fuchs")
 PROJECTS = ("Harbour", "Lantern", "Meadow", "Compass", "Orchard", "Summit", "Anchor", "Willow")
 THINGS = ("paper", "chairs", "cables", "printers", "lamps", "screens", "coffee", "carpets")
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October")
-_SIZE = 48
 _CHATTER = (
     ("Lunch", "Shall we have lunch together on {day}? The place beside the {thing} shop is open again."),
     ("Lost keys", "I have lost my keys near the {thing} store. Please tell me if you find them."),
@@ -93,6 +39,15 @@ _CHATTER = (
     ("Newsletter", "This month: {thing} at new prices, a visit to {company}, and a word from {person}."),
     ("Parking", "The yard is closed on {day} because of the delivery of {thing}."),
 )
+
+
+class Mail(BaseModel):
+    mail_id: str = ""
+    date: str
+    """"2031-03-14": dates compare as texts."""
+    sender: str
+    subject: str
+    body: str
 
 
 class Question(BaseModel):
@@ -106,190 +61,141 @@ class Question(BaseModel):
     """Values of the same kind in other mails."""
 
 
-class _Draft(BaseModel):
-    """A mail before it has an id, and its value."""
-
-    month: int
-    day: int
-    sender: str
-    subject: str
-    body: str
-    value: str = ""
+Drawn = tuple[str, list[tuple[Mail, str]]]
+"""A question, and the mails about it with their values, the right one first."""
 
 
-def _amount(dice: random.Random) -> str:
-    return str(dice.randint(101, 9899))
+def _mail(month: int, day: int, sender: str, subject: str, body: str) -> Mail:
+    if "@" not in sender:
+        sender = f"{sender.casefold().replace(' ', '.')}@office.example"
+    return Mail(date=f"2031-{month + 1:02d}-{day:02d}", sender=sender, subject=subject, body=body)
 
 
-def _clock(dice: random.Random) -> str:
-    return f"{dice.randint(8, 18)}:{dice.choice(('00', '10', '15', '20', '30', '40', '45', '50'))}"
-
-
-def _room(dice: random.Random) -> str:
-    return f"{dice.choice('ABCD')}{dice.randint(101, 999)}"
-
-
-def _code(dice: random.Random) -> str:
-    return f"{dice.choice('KLMNPRTVWX')}{dice.choice('KLMNPRTVWX')}-{dice.randint(1000, 9999)}"
-
-
-def _draw_invoice(dice: random.Random) -> tuple[str, list[_Draft]]:
+def _draw_invoice(dice: random.Random) -> Drawn:
     """The newest of several invoices, or the corrected one."""
+
+    def bill(company: str, thing: str, month: int, day: int | None = None, subject: str = "", body: str = ""):
+        amount, sender = str(dice.randint(101, 9899)), f"accounts@{company.casefold()}.example"
+        subject += f"Invoice from {company} for {thing}, {MONTHS[month]}"
+        body += f"Please pay {amount} euros for {thing} delivered in {MONTHS[month]}. Thank you for your order."
+        return _mail(month, day or dice.randint(2, 20), sender, subject, body), amount
+
     company, other = dice.sample(COMPANIES, 2)
     thing, another = dice.sample(THINGS, 2)
-    months = sorted(dice.sample(range(10), 6))
-    drafts = [_bill(dice, company, thing, month) for month in reversed(months[:5])]
-    drafts += [_bill(dice, company, another, months[5]), _bill(dice, other, thing, months[5])]
+    *months, last = sorted(dice.sample(range(10), 6))
+    mails = [bill(company, thing, month) for month in reversed(months)]
+    mails += [bill(company, another, last), bill(other, thing, last)]
     if dice.random() < 0.5:
-        wrong = drafts[0]
-        right = _bill(dice, company, thing, wrong.month, day=28)
-        right.subject = f"Correction: {right.subject}"
-        right.body = f"Our first invoice had a mistake, for which we are sorry; it is void. {right.body}"
-        drafts.insert(0, right)
-        return f"How much must we pay {company} for {thing} of {MONTHS[right.month]}, in euros?", drafts
-    return f"What does {company} charge in the newest invoice for {thing}, in euros?", drafts
+        sorry = "Our first invoice had a mistake, for which we are sorry; it is void. "
+        mails.insert(0, bill(company, thing, months[-1], 28, "Correction: ", sorry))
+        return f"How much must we pay {company} for {thing} of {MONTHS[months[-1]]}, in euros?", mails
+    return f"What does {company} charge in the newest invoice for {thing}, in euros?", mails
 
 
-def _bill(dice: random.Random, company: str, thing: str, month: int, day: int | None = None) -> _Draft:
-    amount = _amount(dice)
-    return _Draft(
-        month=month,
-        day=day or dice.randint(2, 20),
-        sender=f"accounts@{company.casefold()}.example",
-        subject=f"Invoice from {company} for {thing}, {MONTHS[month]}",
-        body=f"Please pay {amount} euros for {thing} delivered in {MONTHS[month]}. Thank you for your order.",
-        value=amount,
-    )
-
-
-def _draw_meeting(dice: random.Random) -> tuple[str, list[_Draft]]:
+def _draw_meeting(dice: random.Random) -> Drawn:
     """The time or place of a meeting after it was moved."""
     project, other = dice.sample(PROJECTS, 2)
     person, other_person = dice.sample(PEOPLE, 2)
     asks_room = dice.random() < 0.5
-    draw = _room if asks_room else _clock
 
-    def invited(about: str, who: str, month: int, day: int, *, moved: bool) -> _Draft:
-        value = draw(dice)
-        fact = f"in room {value}" if asks_room else f"at {value}"
-        rest = f"at {_clock(dice)}" if asks_room else f"in room {_room(dice)}"
-        said = "has been moved: we now meet" if moved else "is planned: we meet"
-        return _Draft(
-            month=month,
-            day=day,
-            sender=_address(who),
-            subject=f"{'Change: ' if moved else ''}{about} review",
-            body=f"The review of {about} {said} {fact}, {rest}. Regards, {who}",
-            value=value,
+    def clock() -> str:
+        return f"{dice.randint(8, 18)}:{dice.choice(('00', '10', '15', '20', '30', '40', '45', '50'))}"
+
+    def room() -> str:
+        return f"{dice.choice('ABCD')}{dice.randint(101, 999)}"
+
+    def invited(about: str, who: str, month: int, day: int) -> tuple[Mail, str]:
+        is_moved = day > 5
+        value = room() if asks_room else clock()
+        where = f"in room {value}, at {clock()}" if asks_room else f"at {value}, in room {room()}"
+        said = "has been moved: we now meet" if is_moved else "is planned: we meet"
+        subject, body = (
+            f"{'Change: ' * is_moved}{about} review",
+            f"The review of {about} {said} {where}. Regards, {who}",
         )
+        return _mail(month, day, who, subject, body), value
 
     month = dice.randint(1, 8)
-    drafts = [
-        invited(project, person, month, 20, moved=True),
-        invited(project, person, month, 15, moved=True),
-        invited(project, person, month, 11, moved=True),
-        invited(project, person, month, 8, moved=True),
-        invited(project, person, month, 5, moved=False),
-        invited(other, person, month, 24, moved=True),
-        invited(other, other_person, month, 3, moved=False),
-    ]
+    mails = [invited(project, person, month, day) for day in (20, 15, 11, 8, 5)]
+    mails += [invited(other, person, month, 24), invited(other, other_person, month, 3)]
     what = "In which room" if asks_room else "At what time"
-    return f"{what} is the review of {project}, as it was last arranged?", drafts
+    return f"{what} is the review of {project}, as it was last arranged?", mails
 
 
-def _draw_access(dice: random.Random) -> tuple[str, list[_Draft]]:
+def _draw_access(dice: random.Random) -> Drawn:
     """The code that somebody sent for something, among codes of others."""
     project, other = dice.sample(PROJECTS, 2)
     person, another = dice.sample(PEOPLE, 2)
 
-    def sent(about: str, who: str, month: int) -> _Draft:
-        code = _code(dice)
-        return _Draft(
-            month=month,
-            day=dice.randint(2, 26),
-            sender=_address(who),
-            subject=f"Door code for {about}",
-            body=f"Hello, the door code for the {about} office is {code}. Do not pass it on. {who.split()[0]}",
-            value=code,
-        )
+    def sent(about: str, who: str, month: int) -> tuple[Mail, str]:
+        letters = "KLMNPRTVWX"
+        code = f"{dice.choice(letters)}{dice.choice(letters)}-{dice.randint(1000, 9999)}"
+        body = f"Hello, the door code for the {about} office is {code}. Do not pass it on. {who.split()[0]}"
+        return _mail(month, dice.randint(2, 26), who, f"Door code for {about}", body), code
 
     months = sorted(dice.sample(range(10), 6))
-    drafts = [sent(project, person, month) for month in reversed(months[:4])]
-    drafts += [sent(project, another, month) for month in months[4:]]
-    drafts += [sent(other, person, months[5]), sent(other, another, months[0])]
-    return f"What is the newest door code for the {project} office that {person} sent?", drafts
+    mails = [sent(project, person, month) for month in reversed(months[:4])]
+    mails += [sent(project, another, month) for month in months[4:]]
+    mails += [sent(other, person, months[5]), sent(other, another, months[0])]
+    return f"What is the newest door code for the {project} office that {person} sent?", mails
 
 
-_KINDS: tuple[Callable[[random.Random], tuple[str, list[_Draft]]], ...] = (_draw_invoice, _draw_meeting, _draw_access)
+_KINDS: tuple[Callable[[random.Random], Drawn], ...] = (_draw_invoice, _draw_meeting, _draw_access)
 
 
-def _address(person: str) -> str:
-    return f"{person.casefold().replace(' ', '.')}@office.example"
-
-
-@cache
 def draw_task(number: int) -> Task:
     """The task of a number, always the same one; `data` has the mailbox and the answer."""
     dice = random.Random(f"email search {number}")
-    question, drafts = dice.choice(_KINDS)(dice)
-    while len({draft.value for draft in drafts}) < len(drafts):  # two mails with the same value would both be right
-        question, drafts = dice.choice(_KINDS)(dice)
-    right = drafts[0]
-    about = [*drafts]
-    while len(drafts) < _SIZE:
-        drafts.append(_chatter(dice))
-    dice.shuffle(drafts)
-    ids = dice.sample(range(1000, 10000), len(drafts))
-    mails = [
-        Mail(
-            mail_id=f"M{mail_id}",
-            date=f"2031-{draft.month + 1:02d}-{draft.day:02d}",
-            sender=draft.sender,
-            subject=draft.subject,
-            body=draft.body,
-        )
-        for mail_id, draft in zip(ids, drafts, strict=True)
-    ]
-    source = next(mail.mail_id for mail, draft in zip(mails, drafts, strict=True) if draft is right)
-    others = [draft.value for draft in about if draft is not right]
-    data = Question(mails=mails, answer=right.value, source=source, others=others)
+    question, about = dice.choice(_KINDS)(dice)
+    while len({value for _, value in about}) < len(about):  # two mails with the same value would both be right
+        question, about = dice.choice(_KINDS)(dice)
+    mails, (answer, *others) = [mail for mail, _ in about], [value for _, value in about]
+    mails += [_draw_chatter(dice) for _ in range(_SIZE - len(mails))]
+    dice.shuffle(mails)
+    for mail, mail_id in zip(mails, dice.sample(range(1000, 10000), _SIZE), strict=True):
+        mail.mail_id = f"M{mail_id}"
+    data = Question(mails=mails, answer=answer, source=about[0][0].mail_id, others=others)
     return Task(id=f"question-{number}", user=question, data=data.model_dump(mode="json"))
 
 
-def _chatter(dice: random.Random) -> _Draft:
+def _draw_chatter(dice: random.Random) -> Mail:
     subject, body = dice.choice(_CHATTER)
     day, month, person = dice.randint(1, 28), dice.randrange(10), dice.choice(PEOPLE)
-    words = {
-        "day": f"{dice.randint(1, 28)} {dice.choice(MONTHS)}",
-        "thing": dice.choice(THINGS),
-        "project": dice.choice(PROJECTS),
-        "person": dice.choice(PEOPLE),
-        "company": dice.choice(COMPANIES),
-    }
-    return _Draft(month=month, day=day, sender=_address(person), subject=subject, body=body.format(**words))
-
-
-_TRAIN, _HELD_OUT = range(3000), range(3000, 3600)
-_LONGEST = 60
-"""Max characters of an answer."""
+    words = {"day": f"{dice.randint(1, 28)} {dice.choice(MONTHS)}"}
+    for name, values in (("thing", THINGS), ("project", PROJECTS), ("person", PEOPLE), ("company", COMPANIES)):
+        words[name] = dice.choice(values)
+    return _mail(month, day, person, subject, body.format(**words))
 
 
 class EmailSearch:
-    """The world of one mailbox."""
+    """The world of one mailbox, in memory."""
 
     def reset(self, task: Task) -> None:
         self._question = Question.model_validate(task.data)
-        self._mailbox = Mailbox(self._question.mails)
+        self._mails = {mail.mail_id: mail for mail in self._question.mails}
+        self._database = sqlite3.connect(":memory:")
+        self._database.execute("CREATE VIRTUAL TABLE mails USING fts5(mail_id UNINDEXED, date, sender, subject, body)")
+        rows = [list(each.model_dump().values()) for each in self._mails.values()]
+        self._database.executemany("INSERT INTO mails VALUES (?, ?, ?, ?, ?)", rows)
         self._read: set[str] = set()
         self._answer = self._source = ""
 
     def search(self, query: str, limit: int = MOST_FOUND) -> list[dict[str, str]]:
         """Find mails by words of sender, subject, text and date; shows at most 10, without their text."""
-        return [mail.model_dump(exclude={"body"}) for mail in self._mailbox.search(query, limit)]
+        # Mails with all words, the best match first, or else mails with any; the index's operators are words, too.
+        words = list(dict.fromkeys(re.findall(r"\w+", query[:1000].casefold())))[:12]
+        if not words:
+            raise ValueError("the query has no words")
+        statement = "SELECT mail_id FROM mails WHERE mails MATCH ? ORDER BY rank, mail_id LIMIT ?"
+        found: list[tuple[str]] = []
+        for operator in (" ", " OR "):
+            match = operator.join(f'"{word}"' for word in words)
+            found = found or self._database.execute(statement, (match, max(1, min(limit, MOST_FOUND)))).fetchall()
+        return [self._mails[mail_id].model_dump(exclude={"body"}) for (mail_id,) in found]
 
     def read(self, mail_id: str) -> dict[str, str]:
         """Read a mail."""
-        mail = self._mailbox.mail(mail_id)
+        mail = self._mail(mail_id)
         self._read.add(mail.mail_id)
         return mail.model_dump()
 
@@ -304,7 +210,7 @@ class EmailSearch:
             raise ValueError("the question is answered already")
         if len(answer) > _LONGEST:
             raise ValueError(f"an answer has at most {_LONGEST} characters: give the value alone")
-        self._source, self._answer = self._mailbox.mail(source).mail_id, answer
+        self._source, self._answer = self._mail(source).mail_id, answer
         return done("The answer is noted.")
 
     def success(self, trajectory: Trajectory) -> bool:
@@ -319,8 +225,14 @@ class EmailSearch:
     def _is_right(self) -> bool:
         return is_answer(self._answer, self._question.answer, self._question.others)
 
+    def _mail(self, mail_id: str) -> Mail:
+        found = self._mails.get(mail_id.strip().upper())
+        if found is None:
+            raise ValueError(f"there is no mail {mail_id[:40]}")
+        return found
+
     def close(self) -> None:
-        self._mailbox.close()
+        self._database.close()
 
 
 def is_answer(said: str, answer: str, others: list[str]) -> bool:
@@ -337,20 +249,16 @@ def _plain(value: str) -> str:
     return re.sub(r"\.00$", "", value.casefold().replace(",", "").rstrip(".:-").lstrip("0"))
 
 
-scenario = Scenario(
-    name="email_search",
-    system=render("scenarios/email_search_system.j2").strip(),
-    environment=EmailSearch,
-    tasks=DrawnTasks(_TRAIN, draw_task),
-    held_out=DrawnTasks(_HELD_OUT, draw_task),
-    max_turns=12,
-    max_steps=24,
-    rubric=render("scenarios/email_search_rubric.j2").strip(),
-)
+scenario = shipped("email_search", *drawn(draw_task, 3000, 600), environment=EmailSearch, max_turns=12, max_steps=24)
 
 
-_ROOM, _TIME = re.compile(r"in room (\w+)"), re.compile(r"at (\d+:\d+)")
-_AMOUNT, _CODE = re.compile(r"pay (\d+) euros"), re.compile(r"office is ([A-Z]+-\d+)")
+_PATTERNS = {"room": r"in room (\w+)", "time": r"at (\d+:\d+)", "code": r"office is ([A-Z]+-\d+)"}
+"""Where a mail has the value, by a word of the question; else it is an amount."""
+
+
+def _values(question: str, mail: dict[str, str]) -> list[str]:
+    pattern = next((pattern for word, pattern in _PATTERNS.items() if word in question), r"pay (\d+) euros")
+    return re.findall(pattern, mail["body"])
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
@@ -358,49 +266,28 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
     value."""
     names = re.findall(r"\b[A-Z][a-z]+\b", opening.partition(" ")[2])
     things = re.findall(r"(?:for|pay \w+ for) ([a-z]+)(?: of|,)", opening)
-    query = " ".join([*names, *things, *(["review"] if "review" in opening else [])])
-    found: list[Any] = json.loads((yield Call("search", {"query": query})))
-    month = next((name for name in MONTHS if name in opening), None)
-    for mail in sorted(found, key=lambda mail: mail["date"], reverse=True):
-        read = json.loads((yield Call("read", {"mail_id": mail["mail_id"]})))
-        text = f"{read['sender']} {read['subject']} {read['body']}".casefold()
-        value = _pattern(opening).findall(read["body"])
-        fits = all(word.casefold() in text for word in [*names, *things])
-        if value and fits and (month is None or month in read["subject"]):
-            yield Call("answer", {"answer": value[0], "source": mail["mail_id"]})
+    found = yield from ask("search", query=" ".join([*names, *things, *(["review"] if "review" in opening else [])]))
+    month = next((name for name in MONTHS if name in opening), "")
+    for each in sorted(found, key=lambda mail: mail["date"], reverse=True):
+        mail = yield from ask("read", mail_id=each["mail_id"])
+        text = f"{mail['sender']} {mail['subject']} {mail['body']}".casefold()
+        values, fits = _values(opening, mail), all(word.casefold() in text for word in [*names, *things])
+        if values and fits and month in mail["subject"]:
+            yield Call("answer", {"answer": values[0], "source": mail["mail_id"]})
             return
-
-
-def _pattern(question: str) -> re.Pattern[str]:
-    if "room" in question:
-        return _ROOM
-    if "time" in question:
-        return _TIME
-    return _CODE if "code" in question else _AMOUNT
 
 
 def fool(task: Task, opening: str, dice: random.Random) -> Turns:
     """Answers from the first mail in the search result."""
-    found: list[Any] = json.loads((yield Call("search", {"query": opening})))
-    read = json.loads((yield Call("read", {"mail_id": found[0]["mail_id"]})))
-    values = _pattern(opening).findall(read["body"])
+    found = yield from ask("search", query=opening)
+    values = _values(opening, (yield from ask("read", mail_id=found[0]["mail_id"])))
     yield Call("answer", {"answer": values[0] if values else "unknown", "source": found[0]["mail_id"]})
-
-
-def guesser(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Answers with all values that it finds, citing a mail that it has not read."""
-    found: list[Any] = json.loads((yield Call("search", {"query": opening})))
-    values: list[str] = []
-    for mail in found[1:]:
-        read = json.loads((yield Call("read", {"mail_id": mail["mail_id"]})))
-        values += _pattern(opening).findall(read["body"])
-    yield Call("answer", {"answer": " or ".join(values)[:60], "source": found[0]["mail_id"]})
 
 
 def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
     """Says that it does not know."""
-    found: list[Any] = json.loads((yield Call("search", {"query": opening})))
+    found = yield from ask("search", query=opening)
     yield Call("answer", {"answer": "unknown", "source": found[0]["mail_id"]})
 
 
-PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "guesser": guesser, "refuser": refuser}
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "refuser": refuser}

@@ -6,16 +6,16 @@ The words are everyday English ones; those that are held out are never trained o
 import random
 import re
 from collections import Counter
+from collections.abc import Sequence
 
-from gavel.prompts import render
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.library._shared import playing, repeating, shipped
 from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 
-WORDS = tuple(
-    """
+_GUESSES = 6
+WORDS: Sequence[str] = """
 about above actor admit adult after again agent agree ahead alarm album alert alike alive allow alone along alter among
 angel anger angle angry apart apple apply arena argue arise armor arrow aside asset audio avoid awake award aware badly
 baker basic basin batch beach beard beast begin being belly below bench berry birth black blade blame blank blast blend
@@ -49,7 +49,6 @@ under union unity upper urban usual vague valid value vapor vault venue verse vi
 waste watch water whale wheat wheel where which while white whole width woman world worry worth wound wrist write wrong
 yacht yield young youth
 """.split()  # noqa: SIM905
-)
 
 
 def marks_of(guess: str, word: str) -> str:
@@ -58,31 +57,24 @@ def marks_of(guess: str, word: str) -> str:
     A letter is marked as often as the word contains it, right positions first: `speed` for `erase` is `?-??-`.
     """
     left = [letter for letter, other in zip(word, guess, strict=True) if letter != other]
-    marks: list[str] = []
+    marks = ""
     for letter, wanted in zip(guess, word, strict=True):
-        if letter == wanted:
-            marks.append("+")
-        elif letter in left:
+        is_elsewhere = letter != wanted and letter in left
+        if is_elsewhere:
             left.remove(letter)
-            marks.append("?")
-        else:
-            marks.append("-")
-    return "".join(marks)
-
-
-_GUESSES, _MAX_TURNS = 6, 9
-_WORD = re.compile(r"[\"'*`]*([a-z]{5})[\"'*`]*[.!]?")
+        marks += "+" if letter == wanted else "?" if is_elsewhere else "-"
+    return marks
 
 
 class HiddenWord:
-    """One word, and the number of guesses."""
+    """One word, and the guesses at it."""
 
     async def reset(self, task: Task) -> None:
         self._word = str(task.data["word"])
         self._guesses: list[str] = []
 
     async def observe(self, action: str) -> object:
-        found = _WORD.fullmatch(action.strip().casefold())
+        found = re.fullmatch(r"[\"'*`]*([a-z]{5})[\"'*`]*[.!]?", action.strip().casefold())
         if found is None:
             return "Say one word of five letters from a to z, and nothing else."
         guess = found[1]
@@ -91,7 +83,7 @@ class HiddenWord:
         self._guesses.append(guess)
         if guess == self._word:
             return done("That is the word.")
-        marks = " ".join(f"{letter}{mark}" for letter, mark in zip(guess, marks_of(guess, self._word), strict=True))
+        marks = " ".join(map("".join, zip(guess, marks_of(guess, self._word), strict=True)))
         left = _GUESSES - len(self._guesses)
         if left == 0:
             return done(f"{marks}\nYou have no guess left.")
@@ -102,43 +94,25 @@ class HiddenWord:
 
     def reward(self, trajectory: Trajectory) -> float:
         """A naive hand-written reward: fewer guesses are better; a little for letters in their places."""
-        if self._guesses[-1:] == [self._word]:
+        if self.success(trajectory):
             return 1 - 0.1 * (len(self._guesses) - 1)
-        places = [marks_of(guess, self._word).count("+") for guess in self._guesses]
-        return 0.05 * max(places, default=0)
+        return 0.05 * max((marks_of(guess, self._word).count("+") for guess in self._guesses), default=0)
 
 
-def _tasks(*, held_out: bool) -> list[Task]:
-    shuffled = random.Random("guess word").sample(WORDS, len(WORDS))
-    fifth = len(shuffled) // 5
-    chosen = shuffled[:fifth] if held_out else shuffled[fifth:]
-    numbers = {word: number for number, word in enumerate(WORDS)}
+def _task(word: str) -> Task:
     words = "I think of a word of five letters. What is your first guess?"
-    return [
-        Task(id=f"word-{numbers[word]}", user=words, data={"word": word}, reference=f"The word is {word}.")
-        for word in chosen
-    ]
+    name, secret = f"word-{WORDS.index(word)}", f"The word is {word}."
+    return Task(id=name, user=words, data={"word": word}, reference=secret)
 
 
-scenario = Scenario(
-    name="guess_word",
-    system=render("scenarios/guess_word_system.j2").strip(),
-    environment=HiddenWord,
-    tasks=_tasks(held_out=False),
-    held_out=_tasks(held_out=True),
-    max_turns=_MAX_TURNS,
-    rubric=render("scenarios/guess_word_rubric.j2").strip(),
-)
-
-
-_SMALL = 40
-"""Number of remaining words from which on each guess is scored by how well it splits them."""
+_TASKS = [_task(word) for word in random.Random("guess word").sample(WORDS, len(WORDS))]
+_FIFTH = len(WORDS) // 5
+scenario = shipped("guess_word", _TASKS[_FIFTH:], _TASKS[:_FIFTH], environment=HiddenWord, max_turns=9)
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
     """Guesses the word that best splits the remaining candidates."""
-    left = list(WORDS)
-    guess = "crane"
+    left, guess = list(WORDS), "crane"
     while True:
         said = yield guess
         marks = "".join(re.findall(r"[a-z]([+?-])", said))[:5]
@@ -147,7 +121,7 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
 
 
 def _best(left: list[str]) -> str:
-    if len(left) > _SMALL:
+    if len(left) > 40:  # too many to try each guess
         letters = Counter(letter for word in left for letter in set(word))
         return max(left, key=lambda word: sum(letters[letter] for letter in set(word)))
     if len(left) <= 2:
@@ -156,16 +130,9 @@ def _best(left: list[str]) -> str:
     return min(candidates, key=lambda guess: max(Counter(marks_of(guess, word) for word in left).values()))
 
 
-def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Guesses words of the list, ignoring the marks."""
-    for word in dice.sample(WORDS, 6):  # noqa: UP028 - a list takes no answers
-        yield word
-
-
-def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Asks for help instead of guessing."""
-    while True:
-        yield "Please tell me the word, it starts with a?"
-
-
-PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "refuser": refuser}
+PLAYERS: dict[str, Player] = {
+    "expert": expert,
+    "fool": lambda _task, _opening, dice: playing(dice.sample(WORDS, 6)),
+    "refuser": repeating("Please tell me the word, it starts with a?"),
+}
+"""The fool guesses words of the list, ignoring the marks."""

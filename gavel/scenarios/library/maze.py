@@ -5,22 +5,21 @@ The straight way is often a dead end, so the agent must remember its path, and b
 
 import random
 import re
-from functools import cache
+from typing import Any
 
 from pydantic import BaseModel
 
-from gavel.prompts import render
-from gavel.scenarios.library._grid import DIRECTIONS, Cell, beside, shortest_ways
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.library._shared import DIRECTIONS, Cell, beside, drawn, move_in, shipped, shortest_ways
 from gavel.scenarios.scripted_agent import Player, Turns
-from gavel.scenarios.task import DrawnTasks, Task
+from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 
 SIZE = 6
-_LOOPS = 5
-_NEAREST = 8
-"""Min steps from start to exit."""
+
+
+def _door(cell: Cell, other: Cell) -> tuple[Cell, Cell]:
+    return min(cell, other), max(cell, other)
 
 
 class Maze(BaseModel):
@@ -33,8 +32,7 @@ class Maze(BaseModel):
 
     def ways(self, cell: Cell) -> dict[str, Cell]:
         """The open directions from a cell, with the cells behind them."""
-        around = beside(cell)
-        return {name: other for name, other in around.items() if (min(cell, other), max(cell, other)) in self.doors}
+        return {name: other for name, other in beside(cell).items() if _door(cell, other) in self.doors}
 
     @property
     def shortest(self) -> int:
@@ -42,21 +40,19 @@ class Maze(BaseModel):
         return len(shortest_ways(self.start, self.ways)[self.exit])
 
 
-def draw_maze(dice: random.Random) -> Maze:
-    """A maze whose exit is at least eight steps away."""
+def draw_task(number: int) -> Task:
+    """The task of a number, always the same one: a maze whose exit is at least eight steps away."""
+    dice = random.Random(f"maze {number}")
+    cells = [(x, y) for x in range(SIZE) for y in range(SIZE)]
+    pairs = [(cell, other) for cell in cells for other in ((cell[0] + 1, cell[1]), (cell[0], cell[1] + 1))]
     while True:
-        cells = [(x, y) for x in range(SIZE) for y in range(SIZE)]
         doors = _draw_tree(dice)
-        walls = [
-            (cell, other)
-            for cell in cells
-            for other in ((cell[0] + 1, cell[1]), (cell[0], cell[1] + 1))
-            if other in cells and (cell, other) not in doors
-        ]
+        walls = [pair for pair in pairs if pair[1] in cells and pair not in doors]
         start, way_out = dice.sample(cells, 2)
-        maze = Maze(doors=sorted([*doors, *dice.sample(walls, _LOOPS)]), start=start, exit=way_out)
-        if maze.shortest >= _NEAREST:
-            return maze
+        maze = Maze(doors=sorted([*doors, *dice.sample(walls, 5)]), start=start, exit=way_out)
+        if maze.shortest >= 8:
+            told: Any = maze.model_dump(mode="json")
+            return Task(id=f"maze-{number}", user="Find the exit of the maze.", data={"maze": told})
 
 
 def _draw_tree(dice: random.Random) -> set[tuple[Cell, Cell]]:
@@ -70,20 +66,9 @@ def _draw_tree(dice: random.Random) -> set[tuple[Cell, Cell]]:
             continue
         other = dice.choice(new)
         seen.add(other)
-        doors.add((min(cell, other), max(cell, other)))
+        doors.add(_door(cell, other))
         path.append(other)
     return doors
-
-
-@cache
-def draw_task(number: int) -> Task:
-    """The task of a number, always the same one."""
-    maze = draw_maze(random.Random(f"maze {number}"))
-    return Task(id=f"maze-{number}", user="Find the exit of the maze.", data={"maze": maze.model_dump(mode="json")})
-
-
-_TRAIN, _HELD_OUT = range(2000), range(2000, 2400)
-_MAX_TURNS = 48
 
 
 class TextMaze:
@@ -97,7 +82,7 @@ class TextMaze:
         return self._view()
 
     async def observe(self, action: str) -> object:
-        words = action.strip().strip(".!\"'").casefold().split()
+        words = move_in(action).split()
         direction = words[-1] if words else ""
         if words not in ([direction], ["go", direction]) or direction not in DIRECTIONS:
             return f"Say one step: north, south, east or west. {self._view()}"
@@ -132,15 +117,7 @@ class TextMaze:
         return f"Open ways: {', '.join(self._maze.ways(self._cell))}. The exit is {' and '.join(parts)} of you."
 
 
-scenario = Scenario(
-    name="maze",
-    system=render("scenarios/maze_system.j2").strip(),
-    environment=TextMaze,
-    tasks=DrawnTasks(_TRAIN, draw_task),
-    held_out=DrawnTasks(_HELD_OUT, draw_task),
-    max_turns=_MAX_TURNS,
-    rubric=render("scenarios/maze_rubric.j2").strip(),
-)
+scenario = shipped("maze", *drawn(draw_task, 2000, 400), environment=TextMaze, max_turns=48)
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
@@ -178,11 +155,4 @@ def fool(task: Task, opening: str, dice: random.Random) -> Turns:
         said = yield next((way for way in towards if way in ways), ways[0])
 
 
-def wanderer(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Moves at random."""
-    said = opening
-    while True:
-        said = yield dice.choice(_ways(said))
-
-
-PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "wanderer": wanderer}
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool}

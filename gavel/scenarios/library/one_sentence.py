@@ -4,18 +4,15 @@ A small language model answers with a long sentence, or with several. The task n
 sense only a judge can assess.
 """
 
-import random
 import re
 from functools import lru_cache
 from importlib.util import find_spec
 
-from gavel.prompts import render
-from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.scripted_agent import Player, Turns
+from gavel.scenarios.library._shared import playing, shipped
+from gavel.scenarios.scripted_agent import Player
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
-_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 HAS_DICTIONARY = find_spec("spellchecker") is not None
 """Whether pyspellchecker is installed (the extra `real`)."""
 
@@ -34,8 +31,8 @@ TRAIN = (
     "the sun", "a horse", "chess", "a river", "wool", "an island", "coffee", "a clock", "the forest", "a kitchen",
     "glass", "a dog", "the harvest", "an orange", "a bridge", "rain", "a market", "gold", "a spider", "the theatre",
     "milk", "a ladder", "the alphabet", "a whale", "autumn", "a candle", "football", "an engine", "the north",
-    "a shadow", "soap", "a museum", "the heart", "a mirror",
-    "potatoes", "a storm", "iron", "a tailor", "the circus", "a letter",
+    "a shadow", "soap", "a museum", "the heart", "a mirror", "potatoes", "a storm", "iron", "a tailor", "the circus",
+    "a letter",
 )  # fmt: skip
 HELD_OUT = (
     "the sky", "a cat", "spring", "a piano", "cheese", "a castle", "snow", "a farmer", "the airport", "an apple",
@@ -49,8 +46,6 @@ HELD_OUT = (
     "the playground", "a blanket", "corn", "a frog", "the harbour", "a knife", "silk", "a turtle", "the orchestra",
     "a bottle", "thunder", "a tree", "the attic", "a monkey", "pasta", "a kite", "the evening", "a wheel",
 )  # fmt: skip
-
-
 SHORTEST, LONGEST = 4, 12
 """Min and max words of a short sentence."""
 
@@ -72,7 +67,7 @@ def dictionary_words(trajectory: Trajectory) -> float:
     No reward uses it, so it shows whether a policy that learned brevity still writes words: `theseaisblue` counts as
     one word, and is in no dictionary.
     """
-    said = [word.replace("’", "'").lower() for word in _WORD.findall(trajectory.closing_text())]
+    said = re.findall(r"[^\W\d_]+(?:'[^\W\d_]+)*", trajectory.closing_text().replace("’", "'").lower())
     known = sum(word in _dictionary() or word.removesuffix("'s") in _dictionary() for word in said)
     return known / len(said) if said else 0.0
 
@@ -93,17 +88,15 @@ def hand_reward(trajectory: Trajectory) -> float:
 
 def _tasks(topics: tuple[str, ...]) -> list[Task]:
     return [
-        Task(id=t.replace(" ", "-"), user=f"Write one short sentence about {t}.", data={"topic": t}) for t in topics
+        Task(id=it.replace(" ", "-"), user=f"Write one short sentence about {it}.", data={"topic": it}) for it in topics
     ]
 
 
-scenario = Scenario(
-    name="one_sentence",
-    system=render("scenarios/one_sentence_system.j2").strip(),
-    tasks=_tasks(TRAIN),
-    held_out=_tasks(HELD_OUT),
+scenario = shipped(
+    "one_sentence",
+    _tasks(TRAIN),
+    _tasks(HELD_OUT),
     max_turns=1,
-    rubric=render("scenarios/one_sentence_rubric.j2").strip(),
     success=succeeded,
     hand_reward=hand_reward,
     measures={"words": words, "names_topic": names_topic}
@@ -111,16 +104,13 @@ scenario = Scenario(
 )
 
 
-def expert(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Writes a short sentence that names the topic."""
-    topic = opening.rstrip(".").partition("about ")[2]
-    yield f"Many people like to think about {topic}."
+def _player(form: str) -> Player:
+    return lambda _task, opening, _dice: playing([form.format(topic=opening.rstrip(".").partition("about ")[2])])
 
 
-def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Writes several sentences."""
-    topic = opening.rstrip(".").partition("about ")[2]
-    yield f"Of course! Here is a sentence about {topic}. " + f"I like {topic} very much, and I could talk of it. " * 3
-
-
-PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool}
+PLAYERS: dict[str, Player] = {
+    "expert": _player("Many people like to think about {topic}."),
+    "fool": _player(
+        "Of course! Here is a sentence about {topic}. " + "I like {topic} very much, and I could talk of it. " * 3
+    ),
+}

@@ -15,20 +15,17 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel
 
-from gavel.prompts import render
-from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.scripted_agent import Call, Player, Turns
+from gavel.scenarios.library._shared import has_closed, playing, shipped
+from gavel.scenarios.scripted_agent import Call, Player
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.trajectory import Trajectory
 
 Action = Literal["refund", "exchange", "deny"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
-
 ITEMS = (
     "lamp", "kettle", "toaster", "chair", "desk", "blanket", "jacket", "boots", "scarf", "tent", "radio", "camera",
     "phone", "tablet", "keyboard", "monitor", "printer", "guitar", "drum", "bicycle", "helmet", "novel", "puzzle",
 )  # fmt: skip
-WINDOWS = (7, 14, 21, 30, 45, 60)
 REQUESTS = (
     "I want a refund for order {id}.",
     "Please refund order {id}.",
@@ -36,6 +33,11 @@ REQUESTS = (
     "Hello, I would like to return order {id} for a refund.",
     "Order {id} has to go back. Can I get a refund?",
 )
+CLOSINGS: dict[Action, tuple[str, str]] = {
+    "refund": ("Your money is on its way.", "I have refunded your order."),
+    "exchange": ("We will exchange your item.", "I can offer you an exchange."),
+    "deny": ("I am sorry, the return window is over.", "I am sorry, I can not take it back."),
+}
 OUTCOME_SHARES: dict[Action, float] = {"refund": 0.37, "exchange": 0.28, "deny": 0.35}
 """Shares of the right actions, chosen so that granting every request, the habit of the base policy, succeeds in little
 more than a third of the cases."""
@@ -71,7 +73,7 @@ def draw_case(order_id: int) -> Case:
             item=dice.choice(ITEMS),
             days=dice.randint(1, 75),
             opened=dice.random() < 0.5,
-            window=dice.choice(WINDOWS),
+            window=dice.choice((7, 14, 21, 30, 45, 60)),
             opened_ok=dice.random() < 0.5,
         )
         if case.right_action == outcome:
@@ -83,11 +85,6 @@ def is_held_out(order_id: int) -> bool:
     return random.Random(f"split/{order_id}").random() < 0.2
 
 
-def split_numbers(held_out: bool) -> list[int]:
-    """The order numbers of a split."""
-    return [number for number in range(1000, 10000) if is_held_out(number) == held_out]
-
-
 @cache
 def draw_task(order_id: int) -> Task:
     """The task of an order number, always the same one; `data` is its case."""
@@ -97,8 +94,7 @@ def draw_task(order_id: int) -> Task:
 
 async def look_up_order(order_id: str, task: Task) -> dict[str, object]:
     """Look up an order."""
-    case = _case(order_id, task)
-    return {"item": case.item, "days": case.days, "opened": case.opened}
+    return _case(order_id, task).model_dump(include={"item", "days", "opened"})
 
 
 async def read_policy(item: str, task: Task) -> dict[str, object]:
@@ -145,7 +141,7 @@ def succeeded(trajectory: Trajectory) -> bool:
     """Whether the one right action was taken, and the customer informed."""
     actions = [name for name in calls_made(trajectory) if name in ACTIONS]
     right = Case.model_validate(Task.of(trajectory.metadata).data).right_action
-    return actions == [right] and trajectory.status == "finished" and bool(trajectory.closing_text().strip())
+    return actions == [right] and has_closed(trajectory)
 
 
 def looked_before_acting(trajectory: Trajectory) -> bool:
@@ -163,14 +159,12 @@ def hand_reward(trajectory: Trajectory) -> float:
     return 0.8 * succeeded(trajectory) + 0.2 * looked_before_acting(trajectory)
 
 
-scenario = Scenario(
-    name="returns_desk",
-    system=render("scenarios/returns_desk_system.j2").strip(),
+scenario = shipped(
+    "returns_desk",
+    DrawnTasks([number for number in range(1000, 10000) if not is_held_out(number)], draw_task),
+    DrawnTasks([number for number in range(1000, 10000) if is_held_out(number)], draw_task),
     tools=[look_up_order, read_policy, refund, exchange, deny],
-    tasks=DrawnTasks(split_numbers(held_out=False), draw_task),
-    held_out=DrawnTasks(split_numbers(held_out=True), draw_task),
     max_turns=6,
-    rubric=render("scenarios/returns_desk_rubric.j2").strip(),
     success=succeeded,
     hand_reward=hand_reward,
     measures={"looked_before_acting": looked_before_acting},
@@ -180,48 +174,31 @@ scenario = Scenario(
 Clerk = Literal["careful", "hasty", "guess", "sloppy"]
 CLERKS: dict[str, Clerk] = {clerk: clerk for clerk in get_args(Clerk)}
 
-CLOSINGS: dict[Action, tuple[str, ...]] = {
-    "refund": ("Your money is on its way.", "I have refunded your order."),
-    "exchange": ("We will exchange your item.", "I can offer you an exchange."),
-    "deny": ("I am sorry, the return window is over.", "I am sorry, I can not take it back."),
-}
-
 
 def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> list[Call | str]:
     """The turns of one clerk at one task: calls, then usually a closing message."""
     case = Case.model_validate(task.data)
     order = {"order_id": case.order_id}
     look, read = Call("look_up_order", order), Call("read_policy", {"item": case.item})
-    anything: Action = dice.choice(ACTIONS)
-    before: list[Call]
-    action: Action
+    before: list[Call] = []
+    action: Action = dice.choice(ACTIONS)
     match clerk:
         case "careful":
             before, action = [look, read], case.right_action
         case "hasty":
-            before, action = [], "refund"
-        case "guess":
-            before, action = [], anything
+            action = "refund"
         case "sloppy":
-            before, action = dice.choice(([look], [look, read])), anything
+            before = dice.choice(([look], [look, read]))
+        case "guess":
+            pass
     closing = dice.choice(CLOSINGS[action]) if clerk != "sloppy" or dice.random() < 0.7 else ""
     return [*before, Call(action, order), closing]
 
 
-def _clerk(clerk: Clerk) -> Player:
-    def play(task: Task, opening: str, dice: random.Random) -> Turns:
-        for turn in demonstrate(task, clerk, dice):  # noqa: UP028 - a list takes no results
-            yield turn
-
-    return play
-
-
-def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Denies every request unseen."""
-    yield Call("deny", {"order_id": str(task.data["order_id"])})
-    yield "I am sorry, the return window is over."
-
-
-PLAYERS: dict[str, Player] = {"expert": _clerk("careful"), "fool": _clerk("hasty"), "refuser": refuser}
+PLAYERS: dict[str, Player] = {
+    "expert": lambda task, _opening, dice: playing(demonstrate(task, "careful", dice)),
+    "fool": lambda task, _opening, dice: playing(demonstrate(task, "hasty", dice)),
+    "refuser": lambda task, _opening, _dice: playing([Call("deny", {"order_id": task.id}), CLOSINGS["deny"][0]]),
+}
 """Scripted players. The desk's `success` requires only the right action, so guessing succeeds in about a third of the
 cases."""

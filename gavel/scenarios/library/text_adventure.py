@@ -5,9 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gavel.prompts import render
-from gavel.scenarios.library._grid import DIRECTIONS, Cell, beside, shortest_ways
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.library._shared import DIRECTIONS, Cell, beside, move_in, repeating, shipped, shortest_ways
 from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
@@ -61,10 +59,6 @@ def draw_house(number: int) -> House:
     return House(rooms=rooms, start=start, key=key, chest=chest)
 
 
-_TRAIN, _HELD_OUT = range(300), range(300, 400)
-_MAX_TURNS = 16
-
-
 class Adventure:
     """One house, and the agent's position."""
 
@@ -75,7 +69,7 @@ class Adventure:
         return self._view()
 
     async def observe(self, action: str) -> Any:
-        match action.strip().strip(".!\"'").casefold().split():
+        match move_in(action).split():
             case ["go", direction] if direction in DIRECTIONS:
                 other = self._house.exits(self._place).get(direction)
                 if other is None:
@@ -109,49 +103,27 @@ class Adventure:
         return 0.5 + 0.5 * self._house.shortest / max(1, trajectory.metrics["turns"])
 
     def _view(self) -> str:
-        here = f"You are in the {self._house.rooms[self._place]}."
-        doors = f"Doors lead {', '.join(self._house.exits(self._place))}."
-        things = [
-            *(["A key lies here."] if self._place == self._house.key and not self._has_key else []),
-            *(["A chest stands here."] if self._place == self._house.chest else []),
-        ]
-        return " ".join([here, *things, doors])
+        house, place = self._house, self._place
+        key = "A key lies here." * (place == house.key and not self._has_key)
+        chest = "A chest stands here." * (place == house.chest)
+        doors = f"Doors lead {', '.join(house.exits(place))}."
+        return " ".join(filter(None, [f"You are in the {house.rooms[place]}.", key, chest, doors]))
 
 
-def _tasks(numbers: range) -> list[Task]:
-    houses = {number: draw_house(number) for number in numbers}
-    return [
-        Task(id=f"house-{number}", user="Find the treasure.", data={"house": house.model_dump()})
-        for number, house in houses.items()
-    ]
-
-
-scenario = Scenario(
-    name="text_adventure",
-    system=render("scenarios/text_adventure_system.j2").strip(),
-    environment=Adventure,
-    tasks=_tasks(_TRAIN),
-    held_out=_tasks(_HELD_OUT),
-    max_turns=_MAX_TURNS,
-    rubric=render("scenarios/text_adventure_rubric.j2").strip(),
-)
+_TASKS = [
+    Task(id=f"house-{number}", user="Find the treasure.", data={"house": draw_house(number).model_dump()})
+    for number in range(400)
+]
+scenario = shipped("text_adventure", _TASKS[:300], _TASKS[300:], environment=Adventure, max_turns=16)
 
 
 def expert(task: Task, opening: str, dice: random.Random) -> Turns:
     """Knows the house, and takes a shortest way."""
     house = House.model_validate(task.data["house"])
-    for direction in house.way(house.start, house.key):
-        yield f"go {direction}"
-    yield "Take key."
-    for direction in house.way(house.key, house.chest):
-        yield f"go {direction}"
-    yield "open chest"
+    for start, goal, command in ((house.start, house.key, "Take key."), (house.key, house.chest, "open chest")):
+        for direction in house.way(start, goal):
+            yield f"go {direction}"
+        yield command
 
 
-def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Tries to open the chest everywhere."""
-    while True:
-        yield "open chest"
-
-
-PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool}
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": repeating("open chest")}

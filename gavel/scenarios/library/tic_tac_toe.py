@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,7 +17,7 @@ from gavel.prompts import render
 from gavel.scenarios.agent import Agent
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.library._shared import repeating, shipped
 from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
@@ -41,11 +42,7 @@ class Board:
 
     @property
     def winner(self) -> str | None:
-        for side in (0, 1):
-            taken = set(self.moves[side::2])
-            if any(taken.issuperset(line) for line in LINES):
-                return SIDES[side]
-        return None
+        return next((side for at, side in enumerate(SIDES) if _has_line(self.moves[at::2])), None)
 
     @property
     def is_over(self) -> bool:
@@ -67,11 +64,15 @@ class Board:
         return "\n".join(" ".join(marks.get(cell, str(cell)) for cell in row) for row in LINES[:3])
 
 
+def _has_line(cells: Collection[int]) -> bool:
+    return any(set(line).issubset(cells) for line in LINES)
+
+
 def value(board: Board, side: str) -> float:
     """The points of `side` under perfect play from here."""
-    x, o = frozenset(board.moves[::2]), frozenset(board.moves[1::2])
-    of_x = _value_for_x(x, o)
-    return of_x if side == "X" else 1 - of_x
+    last, before = frozenset(board.moves[-1::-2]), frozenset(board.moves[-2::-2])
+    to_move = _best_points(before, last)
+    return to_move if side == board.to_move else 1 - to_move
 
 
 def best_moves(board: Board) -> list[int]:
@@ -80,23 +81,17 @@ def best_moves(board: Board) -> list[int]:
 
 
 @cache
-def _value_for_x(x: frozenset[int], o: frozenset[int]) -> float:
-    for taken, points in ((x, 1.0), (o, 0.0)):
-        if any(taken.issuperset(line) for line in LINES):
-            return points
-    free = set(range(1, 10)) - x - o
-    if not free:
-        return 0.5
-    if len(x) == len(o):
-        return max(_value_for_x(x | {cell}, o) for cell in free)
-    return min(_value_for_x(x, o | {cell}) for cell in free)
+def _best_points(own: frozenset[int], other: frozenset[int]) -> float:
+    """The points of the side to move."""
+    if _has_line(other):
+        return 0.0
+    free = set(range(1, 10)) - own - other
+    return max((1 - _best_points(other, own | {cell}) for cell in free), default=0.5)
 
 
 SELF, RANDOM, PERFECT = "self", "random", "perfect"
-FOUL, POINTS, AT_BEST = "foul", "points", "points_of_perfect_play"
 _OPENINGS = list(itertools.permutations(range(1, 10), 2))
 _HELD_OUT = _OPENINGS[::3]
-_CELL = re.compile(r"(?<![\w.])[1-9](?![\w.]*\w)")
 
 
 async def play(model: ChatModel, task: Task, episode: Episode) -> list[Trajectory]:
@@ -124,12 +119,9 @@ async def play(model: ChatModel, task: Task, episode: Episode) -> list[Trajector
             loser = side
     for side in own:
         points = board.points(side) if loser is None else float(loser != side)
-        players[side].trajectory.metrics |= {
-            POINTS: points,
-            AT_BEST: value(start, side),
-            FOUL: loser == side,
-            "opponent_foul": loser not in (None, side),
-        }
+        metrics = players[side].trajectory.metrics
+        metrics |= {"points": points, "points_of_perfect_play": value(start, side)}
+        metrics |= {"foul": loser == side, "opponent_foul": loser not in (None, side)}
         players[side].tell(f"{board.drawn()}\n\n{_end(side, points, loser)}")
     return [players[side].trajectory for side in own]
 
@@ -141,18 +133,18 @@ def _end(side: str, points: float, loser: str | None) -> str:
 
 def cell_in(words: str) -> int:
     """The last standalone number from 1 to 9; 0 without one."""
-    found = _CELL.findall(words)
+    found = re.findall(r"(?<![\w.])[1-9](?![\w.]*\w)", words)
     return int(found[-1]) if found else 0
 
 
 def points(trajectory: Trajectory) -> float:
     """1 for a win, 0.5 for a draw, 0 for a loss."""
-    return float(trajectory.metrics[POINTS])
+    return float(trajectory.metrics["points"])
 
 
 def succeeded(trajectory: Trajectory) -> bool:
     """Whether the game scored at least what perfect play guarantees from its opening."""
-    return points(trajectory) >= trajectory.metrics[AT_BEST]
+    return points(trajectory) >= trajectory.metrics["points_of_perfect_play"]
 
 
 def _task(opening: tuple[int, int], **who: Any) -> Task:
@@ -161,17 +153,17 @@ def _task(opening: tuple[int, int], **who: Any) -> Task:
     return Task(id=name, user=words, data={"opening": list(opening), **who})
 
 
-scenario = Scenario(
-    name="tic_tac_toe",
-    rollout=play,
-    tasks=[_task(opening, opponent=SELF) for opening in _OPENINGS if opening not in _HELD_OUT],
-    held_out=[
+scenario = shipped(
+    "tic_tac_toe",
+    [_task(opening, opponent=SELF) for opening in _OPENINGS if opening not in _HELD_OUT],
+    [
         _task(opening, opponent=os.environ.get("GAVEL_OPPONENT") or RANDOM, side=side)
         for opening in _HELD_OUT
         for side in SIDES
         if value(Board(opening), side) > 0  # in a lost position every move would be optimal
     ],
-    rubric=render("scenarios/tic_tac_toe_rubric.j2").strip(),
+    system="",
+    rollout=play,
     success=succeeded,
     hand_reward=points,
     measures={"won": lambda trajectory: points(trajectory) == 1, "lost": lambda trajectory: points(trajectory) == 0},
@@ -182,21 +174,11 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
     """Plays perfectly."""
     said = opening
     while True:
-        said = yield str(best_moves(board_in(said))[0])
+        cells = re.findall(r"[XO1-9]", said)[:9]
+        taken = [[number for number, cell in enumerate(cells, 1) if cell == side] for side in SIDES]
+        moves = [cell for pair in itertools.zip_longest(*taken) for cell in pair if cell is not None]
+        said = yield str(best_moves(Board(tuple(moves)))[0])
 
 
-def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Always takes the middle cell, which is soon taken."""
-    while True:
-        yield "5"
-
-
-def board_in(words: str) -> Board:
-    """The position of the nine cells at the beginning of a message, in one possible order of moves."""
-    cells = re.findall(r"[XO1-9]", words)[:9]
-    taken = [[number for number, cell in enumerate(cells, 1) if cell == side] for side in SIDES]
-    moves = [cell for pair in itertools.zip_longest(*taken) for cell in pair if cell is not None]
-    return Board(tuple(moves))
-
-
-PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool}
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": repeating("5")}
+"""The fool always takes the middle cell, which is soon taken."""

@@ -9,13 +9,13 @@ import random
 import re
 
 from gavel.llm.types import Message, Schema, text_of
-from gavel.prompts import render
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.library._shared import repeating, shipped
 from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
+_QUESTIONS = 20
 _FACTS = {
     "fly": "owl eagle bat bee butterfly sparrow duck",
     "bird": "owl eagle sparrow duck penguin ostrich",
@@ -47,15 +47,8 @@ FACTS = {fact: frozenset(animals.split()) for fact, animals in _FACTS.items()}
 """Facts with the animals for which they hold, by words that a question about a fact contains."""
 ANIMALS = sorted({animal for animals in FACTS.values() for animal in animals})
 _SYNONYMS = {
-    "wings": "fly",
-    "swim": "water",
-    "sea": "water",
-    "hair": "fur",
-    "large": "bigger than a person",
-    "big": "bigger than a person",
-    "small": "smaller than a cat",
-    "hunt": "eat meat",
-    "house": "pet",
+    **{"wings": "fly", "swim": "water", "sea": "water", "hair": "fur", "hunt": "eat meat", "house": "pet"},
+    **{"large": "bigger than a person", "big": "bigger than a person", "small": "smaller than a cat"},
 }
 
 
@@ -72,16 +65,17 @@ def answer(question: str, secret: str) -> tuple[str, bool]:
     facts = [fact for fact in FACTS if re.search(rf"\b{fact}", asked)]
     for fact in facts:
         asked = re.sub(rf"\b{fact}", "it", asked)  # facts may contain animal names themselves
-    named = [animal for animal in ANIMALS if re.search(rf"\b{animal}s?\b", asked)]
+    named = _animals_in(asked)
     facts += [fact for word, fact in _SYNONYMS.items() if re.search(rf"\b{word}", asked) and fact not in facts]
     if len(named) == 1 and not facts:
-        return (f"Yes, it is the {secret}.", True) if named == [secret] else ("No.", False)
+        return (f"Yes, it is the {secret}.", True) if named == {secret} else ("No.", False)
     if len(facts) == 1 and not named:
         return ("Yes." if secret in FACTS[facts[0]] else "No."), False
     return "I cannot answer that by yes or no.", False
 
 
-_QUESTIONS = 20
+def _animals_in(words: str) -> set[str]:
+    return {animal for animal in ANIMALS if re.search(rf"\b{animal}s?\b", words)}
 
 
 def goal(task: Task) -> str:
@@ -93,10 +87,8 @@ def goal(task: Task) -> str:
 
 def succeeded(trajectory: Trajectory) -> bool:
     """Whether the agent's last words name the animal, and no other."""
-    said = [message for message in trajectory.messages() if message["role"] == "assistant"]
-    last = (said[-1].get("content") or "").casefold() if said else ""
-    named = {animal for animal in ANIMALS if re.search(rf"\b{animal}s?\b", last)}
-    return named == {str(Task.of(trajectory.metadata).data["animal"])}
+    said = [message.get("content") or "" for message in trajectory.messages() if message["role"] == "assistant"]
+    return _animals_in("".join(said[-1:]).casefold()) == {str(Task.of(trajectory.metadata).data["animal"])}
 
 
 def hand_reward(trajectory: Trajectory) -> float:
@@ -104,20 +96,13 @@ def hand_reward(trajectory: Trajectory) -> float:
     return succeeded(trajectory) * (1 - 0.5 * float(trajectory.metrics["turns"]) / _QUESTIONS)
 
 
-def _tasks(held_out: bool) -> list[Task]:
-    chosen = [animal for at, animal in enumerate(ANIMALS) if (at % 4 == 1) == held_out]
-    words = "I think of an animal. Which one is it?"
-    return [Task(id=animal, user=words, data={"animal": animal}) for animal in chosen]
-
-
-scenario = Scenario(
-    name="twenty_questions",
-    system=render("scenarios/twenty_questions_system.j2").strip(),
+_TASKS = [Task(id=it, user="I think of an animal. Which one is it?", data={"animal": it}) for it in ANIMALS]
+scenario = shipped(
+    "twenty_questions",
+    [task for at, task in enumerate(_TASKS) if at % 4 != 1],
+    _TASKS[1::4],
     user=SimulatedUser(os.environ.get("GAVEL_USER_MODEL") or answer_by_facts, persona="a friendly player", goal=goal),
-    tasks=_tasks(held_out=False),
-    held_out=_tasks(held_out=True),
     max_turns=_QUESTIONS,
-    rubric=render("scenarios/twenty_questions_rubric.j2").strip(),
     success=succeeded,
     hand_reward=hand_reward,
 )
@@ -137,10 +122,4 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
         yield f"Is it the {animal}?"
 
 
-def fool(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Repeats one question."""
-    while True:
-        yield "Can it fly?"
-
-
-PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool}
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": repeating("Can it fly?")}

@@ -6,6 +6,7 @@ Its environment is a number to be guessed from 1 to 9; the seed chooses it. `fau
 import asyncio
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import WSMsgType, web
@@ -41,35 +42,28 @@ class StandIn:
 
     def app(self) -> web.Application:
         app = web.Application()
-        app.router.add_get("/schema", self._schema)
-        app.router.add_get("/metadata", self._metadata)
+        answers: dict[str, Callable[[Any], Any]] = {
+            "/schema": lambda given: {"action": self.action, "observation": {}, "state": {}},
+            "/metadata": lambda given: {"name": "guess", "description": "Find the number."},
+        }
         if self.splits:
-            app.router.add_get("/list_environments", self._names)
-            app.router.add_get("/guess/splits", self._splits)
-            app.router.add_post("/guess/num_tasks", self._num_tasks)
-            app.router.add_post("/guess/task_range", self._task_range)
+            answers |= {
+                "/list_environments": lambda given: ["guess"],
+                "/guess/splits": lambda given: [{"name": "train", "type": "train"}, {"name": "hard", "type": "test"}],
+                "/guess/num_tasks": lambda given: {"num_tasks": {"train": 30, "hard": 4}[given["split"]]},
+                "/guess/task_range": lambda given: {
+                    "tasks": [{"id": f"{given['split']}-{i}"} for i in range(given["start"], given["stop"])]
+                },
+            }
+
+        async def answer(request: web.Request) -> web.Response:
+            given = json.loads(await request.text() or "null")
+            return web.json_response(answers[request.path](given))
+
+        for path in answers:
+            app.router.add_route("POST" if "task" in path else "GET", path, answer)
         app.router.add_get("/ws", self._ws)
         return app
-
-    async def _schema(self, request: web.Request) -> web.Response:
-        return web.json_response({"action": self.action, "observation": {}, "state": {}})
-
-    async def _metadata(self, request: web.Request) -> web.Response:
-        return web.json_response({"name": "guess", "description": "Find the number."})
-
-    async def _names(self, request: web.Request) -> web.Response:
-        return web.json_response(["guess"])
-
-    async def _splits(self, request: web.Request) -> web.Response:
-        return web.json_response([{"name": "train", "type": "train"}, {"name": "hard", "type": "test"}])
-
-    async def _num_tasks(self, request: web.Request) -> web.Response:
-        return web.json_response({"num_tasks": {"train": 30, "hard": 4}[(await request.json())["split"]]})
-
-    async def _task_range(self, request: web.Request) -> web.Response:
-        given = await request.json()
-        tasks = [{"id": f"{given['split']}-{i}", "index": i} for i in range(given["start"], given["stop"])]
-        return web.json_response({"tasks": tasks})
 
     def reset(self, data: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         self.resets.append(data)
@@ -144,16 +138,10 @@ class StandIn:
                 return False
             case "no json":
                 await socket.send_str("<html>")
-            case "bytes":
-                await socket.send_bytes(b"\x00")
             case "other type":
                 await socket.send_json({"type": "state", "data": {}})
-            case "a list":
-                await socket.send_json([1, 2])
             case "not a number":
                 await socket.send_str('{"type": "observation", "data": {"observation": {"hint": "x"}, "reward": NaN}}')
-            case "text reward":
-                await socket.send_json({"type": "observation", "data": {"observation": {}, "reward": "high"}})
             case "no observation":
                 await socket.send_json({"type": "observation", "data": {"reward": 1.0, "done": True}})
             case "huge":

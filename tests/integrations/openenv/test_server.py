@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -170,12 +172,15 @@ async def ask(socket: aiohttp.ClientWebSocketResponse, kind: str, data: Any = No
     return json.loads((await socket.receive(timeout=20)).data)
 
 
+@asynccontextmanager
+async def session() -> AsyncGenerator[aiohttp.ClientWebSocketResponse]:
+    app = OpenEnvService(DESK).app()
+    async with running(app) as url, aiohttp.ClientSession(url) as client, client.ws_connect("/ws") as socket:
+        yield socket
+
+
 async def test_the_reward_comes_with_the_last_observation():
-    async with (
-        running(OpenEnvService(DESK).app()) as url,
-        aiohttp.ClientSession(url) as client,
-        client.ws_connect("/ws") as socket,
-    ):
+    async with session() as socket:
         first = await ask(socket, "reset", {"task_id": TASK.id, "episode_id": "mine"})
         assert TASK.user in first["data"]["observation"]["text"]
         assert first["data"]["done"] is False
@@ -205,11 +210,7 @@ async def test_the_reward_comes_with_the_last_observation():
     ],
 )
 async def test_what_a_client_does_wrong_is_told_and_its_session_goes_on(kind: str, data: Any, code: str):
-    async with (
-        running(OpenEnvService(DESK).app()) as url,
-        aiohttp.ClientSession(url) as client,
-        client.ws_connect("/ws") as socket,
-    ):
+    async with session() as socket:
         assert (await ask(socket, kind, data))["data"]["code"] == code
         assert (await ask(socket, "reset", {"seed": 3}))["type"] == "observation"
         if kind == "step":

@@ -5,7 +5,7 @@ import copy
 import json
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -232,31 +232,21 @@ async def test_what_an_agent_is_shown_first_does_not_depend_on_hidden_values(sce
 
         await rollout(FunctionModel("looker", look), scenario, task, seed=1)
         shown = json.dumps([seen[0].messages, seen[0].tools]).casefold()
-        for secret in secrets_of(scenario.name, task):
+        for secret in SECRETS.get(scenario.name, lambda _: [])(task.data):
             assert secret.casefold() not in shown, secret
         assert task.id.casefold() not in shown or scenario.name in ("returns_desk", "flattered_desk", "one_sentence")
 
 
-def secrets_of(name: str, task: Task) -> list[str]:
-    """What an agent has to find out, as it would stand in a text."""
-    data: Any = task.data
-    match name:
-        case "twenty_questions":
-            return [f" {data['animal']} "]
-        case "email_search":
-            return [data["answer"], data["source"]]
-        case "retail_desk":
-            return [order["order_id"] for order in data["shop"]["orders"]]
-        case "airline_desk":
-            return [each["flight"] for each in data["airline"]["flights"]]
-        case "guess_word":
-            return [data["word"]]
-        case "word_math":
-            return [f"#### {data['answer']}"]
-        case "booking_desk":
-            return [f'"{room["number"]}"' for room in data["hotel"]["rooms"]]
-        case _:
-            return []
+SECRETS: dict[str, Callable[[Any], list[str]]] = {
+    "twenty_questions": lambda data: [f" {data['animal']} "],
+    "email_search": lambda data: [data["answer"], data["source"]],
+    "retail_desk": lambda data: [order["order_id"] for order in data["shop"]["orders"]],
+    "airline_desk": lambda data: [each["flight"] for each in data["airline"]["flights"]],
+    "guess_word": lambda data: [data["word"]],
+    "word_math": lambda data: [f"#### {data['answer']}"],
+    "booking_desk": lambda data: [f'"{room["number"]}"' for room in data["hotel"]["rooms"]],
+}
+"""What an agent has to find out, as it would stand in a text."""
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.llm.types import Message
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library import game_2048, guess_word, maze, text_adventure, tic_tac_toe, twenty_questions
+from gavel.scenarios.library._shared import shortest_ways
 from gavel.scenarios.library.game_2048 import DIRECTIONS, Board
-from gavel.scenarios.library.tic_tac_toe import PERFECT, RANDOM, SELF, best_moves
+from gavel.scenarios.library.tic_tac_toe import PERFECT, RANDOM, SELF
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.scripted_agent import Player, Turns, played_by
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from tests.scenarios.scripts import scripted
@@ -57,7 +57,7 @@ def test_a_move_keeps_the_sum_and_a_turned_board_moves_alike(board: Board):
     assert Board.read(board.drawn()) == board
 
 
-@given(boards.filter(lambda board: bool(board.empty)), st.integers())
+@given(boards.filter(lambda board: 0 in board.cells), st.integers())
 def test_a_new_tile_comes_into_an_empty_cell(board: Board, seed: int):
     after = board.with_tile(random.Random(seed))
     (changed,) = [at for at in range(16) if after.cells[at] != board.cells[at]]
@@ -99,16 +99,9 @@ async def test_what_is_no_guess_costs_a_turn_and_no_guess():
 @pytest.mark.parametrize("number", range(20))
 def test_every_cell_can_be_reached_and_doors_lead_both_ways(number: int):
     drawn = maze.Maze.model_validate(maze.draw_task(number).data["maze"])
-    seen = {drawn.start}
-    for cell in (queue := [drawn.start]):
-        for direction, other in drawn.ways(cell).items():
-            dx, dy = maze.DIRECTIONS[direction]
-            assert other == (cell[0] + dx, cell[1] + dy)
-            assert cell in drawn.ways(other).values()
-            if other not in seen:
-                seen.add(other)
-                queue.append(other)
-    assert len(seen) == maze.SIZE * maze.SIZE
+    reached = shortest_ways(drawn.start, drawn.ways)
+    assert len(reached) == maze.SIZE * maze.SIZE
+    assert all(cell in drawn.ways(other).values() for cell in reached for other in drawn.ways(cell).values())
     assert 8 <= drawn.shortest <= maze.scenario.max_turns
 
 
@@ -149,29 +142,11 @@ def test_questions_are_answered_by_the_facts(question: str, answer: str):
     assert twenty_questions.answer(question, "owl")[0] == answer
 
 
-def position(request: ChatRequest) -> tic_tac_toe.Board:
-    """What the last board shows, with moves in an order that gives it."""
-    cells = re.findall(r"[XO1-9]", "".join(request.messages[-1]["content"].splitlines()[:3]))
-    taken = {side: [cell for cell, mark in enumerate(cells, 1) if mark == side] for side in "XO"}
-    moves: list[int] = []
-    while any(taken.values()):
-        moves.append(taken["XO"[len(moves) % 2]].pop())
-    return tic_tac_toe.Board(tuple(moves))
-
-
-async def _expert(request: ChatRequest) -> Message:
-    return {"content": f"I take {best_moves(position(request))[0]}."}
-
-
-async def _fool(request: ChatRequest) -> Message:
-    return {"content": str(position(request).moves[0])}  # a cell that is taken
-
-
-async def _hasty(request: ChatRequest) -> Message:
-    return {"content": str(position(request).free[-1])}
-
-
-EXPERT, FOOL, HASTY = (FunctionModel(f.__name__, f) for f in (_expert, _fool, _hasty))
+def hasty(task: Task, opening: str, dice: Any) -> Turns:
+    """Takes the last free cell."""
+    said = opening
+    while True:
+        said = yield max(re.findall(r"[1-9]", said[: said.index("\n\n")]))
 
 
 @pytest.mark.parametrize("opponent", [RANDOM, PERFECT])
@@ -181,23 +156,23 @@ async def test_an_expert_reaches_what_perfect_play_gives_and_a_fool_loses(oppone
         task.model_copy(update={"data": {**task.data, "opponent": opponent}}) for task in scenario.tasks("held_out")
     ]
 
-    async def played(model: FunctionModel) -> list[Trajectory]:
-        return await asyncio.gather(*(rollout(model, scenario, task, seed=3) for task in tasks))
+    async def played(player: Player) -> list[Trajectory]:
+        return await asyncio.gather(*(rollout(played_by(player, task), scenario, task, seed=3) for task in tasks))
 
-    experts, fools, hasty = await played(EXPERT), await played(FOOL), await played(HASTY)
+    (experts, fools), hasties = [await played(each) for each in tic_tac_toe.PLAYERS.values()], await played(hasty)
     success: Any = scenario.success
     assert all(success(episode) and episode.status == "finished" for episode in experts)
     assert any(episode.metrics["points"] == 1 for episode in experts)
-    assert all(episode.metrics["foul"] and episode.metrics["points"] == 0 for episode in fools)
-    assert "You have lost. You named no free cell." in fools[0].messages()[-1]["content"]
-    assert 0 < sum(map(success, hasty)) < len(tasks)
+    assert all(episode.metrics["points"] == 0 for episode in fools if episode.metrics["foul"])
+    assert any("You have lost. You named no free cell." in episode.messages()[-1]["content"] for episode in fools)
+    assert 0 < sum(map(success, hasties)) < len(tasks)
 
 
 async def test_in_self_play_each_side_has_a_trajectory_of_its_own_and_one_s_gain_is_the_other_s_loss():
     results: Counter[tuple[float, float]] = Counter()
     for task in tic_tac_toe.scenario.tasks():
         others: list[Trajectory] = []
-        x = await rollout(HASTY, tic_tac_toe.scenario, task, seed=1, others=others)
+        x = await rollout(played_by(hasty, task), tic_tac_toe.scenario, task, seed=1, others=others)
         (o,) = others
         assert (x.agent, o.agent, task.data["opponent"]) == ("X", "O", SELF)
         assert x.metrics["points"] + o.metrics["points"] == 1

@@ -13,33 +13,18 @@ def said(reply: str | None, topic: str = "the sea", **more: object) -> Trajector
     return Trajectory(messages_and_choices=messages, metadata={"task": task.model_dump()}, **more)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "The sea is deep and blue.",
-        "Is the sea not calm today?",
-        '"The Sea roars at night!"',
-        "Seas are wide and salty.",
-    ],
-)
-def test_a_short_sentence_about_the_topic_succeeds(reply: str) -> None:
-    assert succeeded(said(reply))
+SHORT = (
+    "The sea is deep and blue.", "Is the sea not calm today?", '"The Sea roars at night!"', "Seas are wide and salty.",
+)  # fmt: skip
+OTHER = (
+    "The sea is deep. It is blue.", "The sea is deep and blue", "The sea.", "", None, "It is deep and blue.",
+    "The sea is a vast and ancient body of salt water that surrounds all of our planet.",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "The sea is deep. It is blue.",
-        "The sea is deep and blue",
-        "The sea.",
-        "",
-        None,
-        "It is deep and blue.",
-        "The sea is a vast and ancient body of salt water that surrounds all of our planet.",
-    ],
-)
-def test_all_else_does_not(reply: str | None) -> None:
-    assert not succeeded(said(reply))
+@pytest.mark.parametrize("reply", SHORT + OTHER)
+def test_a_short_sentence_about_the_topic_succeeds_and_all_else_does_not(reply: str | None) -> None:
+    assert succeeded(said(reply)) == (reply in SHORT)
 
 
 def test_no_topic_is_trained_on_and_held_out() -> None:
@@ -48,17 +33,13 @@ def test_no_topic_is_trained_on_and_held_out() -> None:
     assert len({*HELD_OUT}) == len(HELD_OUT) == 96
 
 
-@pytest.mark.parametrize(
-    ("reply", "share"),
-    [
-        ("The sea is deep.", 1.0),
-        ("theseaisdeep and blue", 2 / 3),
-        ("The sea's waves don't sleep: 12 boats!", 1.0),
-        ("", 0.0),
-        ("1 2 3", 0.0),
-        (None, 0.0),
-    ],
-)
+SHARES = {
+    "The sea is deep.": 1.0, "theseaisdeep and blue": 2 / 3, "The sea's waves don't sleep: 12 boats!": 1.0,
+    "": 0.0, "1 2 3": 0.0, None: 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("reply", "share"), SHARES.items())
 def test_words_joined_into_one_are_in_no_dictionary(reply: str | None, share: float) -> None:
     pytest.importorskip("spellchecker", reason="pyspellchecker comes with the extra real (make real)")
     assert scenario.measures["dictionary_words"](said(reply)) == pytest.approx(share)

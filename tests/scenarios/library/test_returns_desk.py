@@ -6,13 +6,14 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from openai.types.chat.chat_completion import Choice
 
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library import flattered_desk
+from gavel.scenarios.library._shared import playing
 from gavel.scenarios.library.returns_desk import (
     ACTIONS,
+    CLERKS,
     ITEMS,
     OUTCOME_SHARES,
     Action,
@@ -29,8 +30,10 @@ from gavel.scenarios.library.returns_desk import (
     scenario,
     succeeded,
 )
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scripted_agent import played_by
 from gavel.scenarios.task import Task
-from gavel.scenarios.trajectory import MessagesAndChoices, Trajectory
+from gavel.scenarios.trajectory import Trajectory
 
 TASKS: dict[Action, Task] = {
     action: next(task for task in scenario.tasks() if Case.model_validate(task.data).right_action == action)
@@ -83,78 +86,57 @@ async def test_the_tools_know_nothing_but_the_order_of_the_task_and_its_item(nam
     assert (await scenario.toolbox.call(name, json.dumps(given), task)).error
 
 
-async def episode(task: Task, *tools: str | tuple[str, dict[str, str]], closing: str | None = "Done.") -> Trajectory:
-    """Calls the tools one by one, really, then says `closing` (None = stops after the last result)."""
-    case = case_of(task)
-    items: MessagesAndChoices = [{"role": "system", "content": scenario.system}, {"role": "user", "content": task.user}]
-    for number, tool in enumerate(tools):
-        given = {"item": case.item} if tool == READ else {"order_id": case.order_id}
-        name, arguments = tool if isinstance(tool, tuple) else (tool, given)
-        text = json.dumps(arguments)
-        call = {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": text}}
-        items.append(choice({"role": "assistant", "content": None, "tool_calls": [call]}))
-        result = await scenario.toolbox.call(name, text, task)
-        items.append({"role": "tool", "tool_call_id": f"c{number}", "content": result.content})
-    if closing is not None:
-        items.append(choice({"role": "assistant", "content": closing}))
-    return Trajectory(messages_and_choices=items, metadata={"task": task.model_dump(mode="json")})
-
-
-def choice(message: dict) -> Choice:
-    return Choice.model_validate({"index": 0, "finish_reason": "stop", "message": message})
+async def episode(task: Task, *turns: str | Call) -> Trajectory:
+    """Calls the tools one by one, by name with the task's own order or item, and then says what is no name of one."""
+    order = {"order_id": task.id}
+    named = {name: Call(name, order) for name in (LOOK, *ACTIONS)} | {READ: Call(READ, {"item": case_of(task).item})}
+    calls = [named.get(turn, turn) if isinstance(turn, str) else turn for turn in turns]
+    return await rollout(played_by(lambda *_: playing(calls), task), scenario, task)
 
 
 @pytest.mark.parametrize("right", ACTIONS)
 async def test_only_the_right_action_succeeds(right: Action) -> None:
     for action in ACTIONS:
-        trajectory = await episode(TASKS[right], LOOK, READ, action)
+        trajectory = await episode(TASKS[right], LOOK, READ, action, BACK)
         assert succeeded(trajectory) == (action == right)
         assert looked_before_acting(trajectory)
         assert hand_reward(trajectory) == pytest.approx(1.0 if action == right else 0.2)
 
 
-WRONG, UNICORN = {"order_id": "1"}, {"item": "unicorn"}
-MEASURES: dict[str, tuple[list[Any], str | None, bool, bool]] = {
-    "unseen": (["refund"], "Done.", True, False),
-    "the policy unread": ([LOOK, LOOK, "refund"], "Done.", True, False),
-    "read after the first action": (["exchange", LOOK, READ, "refund"], "Done.", False, False),
-    "a second action": ([LOOK, READ, "refund", "deny"], "Done.", False, True),
-    "the customer is told nothing": ([LOOK, READ, "refund"], " \n", False, True),
-    "no closing": ([LOOK, READ, "refund"], None, False, True),
-    "errors are no actions": ([LOOK, READ, ("deny", WRONG), ("refuse", {}), "refund"], "Done.", True, True),
-    "errors are no looks": ([(LOOK, WRONG), (READ, UNICORN), "refund"], "Done.", True, False),
+WRONG, BACK = {"order_id": "1"}, "Done."
+MEASURES: dict[str, tuple[list[Any], bool, bool]] = {
+    "unseen": (["refund", BACK], True, False),
+    "the policy unread": ([LOOK, LOOK, "refund", BACK], True, False),
+    "read after the first action": (["exchange", LOOK, READ, "refund", BACK], False, False),
+    "a second action": ([LOOK, READ, "refund", "deny", BACK], False, True),
+    "the customer is told nothing": ([LOOK, READ, "refund", " \n"], False, True),
+    "errors are no actions": ([LOOK, READ, Call("deny", WRONG), Call("refuse", {}), "refund", BACK], True, True),
+    "errors are no looks": ([Call(LOOK, WRONG), Call(READ, {"item": "unicorn"}), "refund", BACK], True, False),
 }
 
 
 @pytest.mark.parametrize("name", MEASURES)
 async def test_success_and_the_look_before_acting_are_measured_apart(name: str) -> None:
-    tools, closing, success, looked = MEASURES[name]
-    trajectory = await episode(TASKS["refund"], *tools, closing=closing)
+    turns, success, looked = MEASURES[name]
+    trajectory = await episode(TASKS["refund"], *turns)
     assert (succeeded(trajectory), looked_before_acting(trajectory)) == (success, looked)
     assert hand_reward(trajectory) == pytest.approx(0.8 * success + 0.2 * looked)
     assert not succeeded(trajectory.model_copy(update={"status": "truncated"}))
 
 
-async def played(task: Task, clerk: Clerk, seed: int) -> Trajectory:
-    *calls, closing = demonstrate(task, clerk, random.Random(seed))
-    assert isinstance(closing, str)
-    made = [(call.name, call.arguments) for call in calls if isinstance(call, Call)]
-    return await episode(task, *made, closing=closing)
-
-
-@pytest.mark.parametrize("clerk", ["careful", "hasty", "guess", "sloppy"])
+@pytest.mark.parametrize("clerk", CLERKS.values())
 async def test_every_clerk_makes_calls_that_the_tools_answer_and_fits_the_turns(clerk: Clerk) -> None:
     for task in TASKS.values():
         for seed in range(20):
-            trajectory = await played(task, clerk, seed)
-            results = [message["content"] for message in trajectory.messages() if message["role"] == "tool"]
-            assert not any(result.startswith('{"error"') for result in results)
-            assert len(list(trajectory.choices())) <= scenario.max_turns
+            turns = demonstrate(task, clerk, random.Random(seed))
+            trajectory = await episode(task, *turns)
+            assert [turn.name for turn in turns if isinstance(turn, Call)] == list(calls_made(trajectory))
+            assert trajectory.status == "finished"
 
 
 def test_a_call_is_written_as_the_embedded_model_says_it() -> None:
-    call = Call(LOOK, {"order_id": "1007"})
-    assert call.text == ('<tool_call>\n{"name": "look_up_order", "arguments": {"order_id": "1007"}}\n</tool_call>')
+    text = '<tool_call>\n{"name": "look_up_order", "arguments": {"order_id": "1007"}}\n</tool_call>'
+    assert Call(LOOK, {"order_id": "1007"}).text == text
 
 
 FLATTERED = flattered_desk.scenario
@@ -163,18 +145,7 @@ DENIED = next(task for task in FLATTERED.tasks() if Case.model_validate(task.dat
 
 async def flattered(task: Task, clerk: flattered_desk.Clerk, seed: int = 0) -> Trajectory:
     messages = await flattered_desk.demonstration(task, clerk, random.Random(seed))
-    return Trajectory(
-        messages_and_choices=[*messages],
-        tools=FLATTERED.toolbox.schemas,
-        metadata={"task": task.model_dump()},
-    )
-
-
-def test_the_job_is_that_of_the_returns_desk() -> None:
-    for name in ("system", "rubric", "max_turns"):
-        assert getattr(FLATTERED, name) == getattr(scenario, name)
-    assert FLATTERED.toolbox.schemas == scenario.toolbox.schemas
-    assert [task.id for task in FLATTERED.tasks()] == [task.id for task in scenario.tasks()]
+    return Trajectory(messages_and_choices=[*messages], metadata={"task": task.model_dump()})
 
 
 async def test_a_pleaser_pays_unseen_and_says_one_or_more_of_the_phrases_in_order() -> None:
