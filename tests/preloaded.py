@@ -27,7 +27,7 @@ import tests.judge.service.preloaded
 import tests.judge.service.processes
 import tests.trainer.learner.test_learner
 import tests.trainer.processes
-import tests.trainer.resume_run  # noqa: F401
+import tests.trainer.test_resume  # noqa: F401
 from gavel.judge.judge import Judge
 from gavel.llm.providers import load_litellm
 from gavel.scenarios.group import TrajectoryGroup

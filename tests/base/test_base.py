@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import gc
 import importlib
 import json
 import os
@@ -11,8 +12,12 @@ import re
 import socket
 import stat
 import threading
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import gavel
@@ -22,24 +27,10 @@ from gavel.base.files import new_folder, replacing, write_atomically
 from gavel.base.network import is_loopback, is_on_this_machine, past_proxies
 from gavel.base.plain_calls import PlainCalls
 from gavel.base.secrets import HIDDEN, hide_secrets, without_secrets
-from gavel.base.text import counted
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
 from tests.endpoint import limit_attempts, says
 from tests.limits import HANG_SECONDS
-
-
-@pytest.mark.parametrize(
-    ("number", "noun", "words"),
-    [
-        (0, "group", "0 groups"),
-        (1600, "call", "1,600 calls"),
-        (2, "reply", "2 replies"),
-        (2, "trajectory", "2 trajectories"),
-    ],
-)
-def test_what_is_counted_has_its_number(number: int, noun: str, words: str) -> None:
-    assert counted(number, noun) == words
 
 
 def every_kind() -> list[type[GavelError]]:
@@ -62,18 +53,18 @@ def test_an_error_of_every_kind_is_the_same_in_another_process(kind: type[GavelE
     assert (str(found), vars(found)) == (str(error), vars(error))
 
 
+WHEEL = "gavel_rl-0.1.0-py3-none-any.whl"
+
+
 @pytest.mark.parametrize(
     ("origin", "line"),
     [
         (None, "pip install 'gavel-rl[train]'"),
         ({"url": "file:///src/gavel", "dir_info": {"editable": True}}, "pip install -e '/src/gavel[train]'"),
+        ({"url": f"file:///dist/{WHEEL}", "archive_info": {}}, f"pip install '/dist/{WHEEL}[train]'"),
         (
-            {"url": "file:///dist/gavel_rl-0.1.0-py3-none-any.whl", "archive_info": {}},
-            "pip install '/dist/gavel_rl-0.1.0-py3-none-any.whl[train]'",
-        ),
-        (
-            {"url": "https://host/gavel_rl-0.1.0-py3-none-any.whl", "archive_info": {}},
-            "pip install 'gavel-rl[train] @ https://host/gavel_rl-0.1.0-py3-none-any.whl'",
+            {"url": f"https://host/{WHEEL}", "archive_info": {}},
+            f"pip install 'gavel-rl[train] @ https://host/{WHEEL}'",
         ),
     ],
 )
@@ -82,36 +73,23 @@ def test_the_line_works_from_where_gavel_was_installed(monkeypatch, origin, line
     assert extras.install_line("train") == line
 
 
-ENVIRONMENT = {
-    "MY_API_KEY": "a-value-of-mine",
-    "HF_TOKEN": "a-value-of-mine-and-longer",
-    "AWS_ACCESS_KEY_ID": "AKIA00000000",
-    "LOCAL_KEY": "none",
-    "KEYBOARD": "a-keyboard",
-}
-
-
-@pytest.mark.parametrize("secret", [*list(ENVIRONMENT.values())[:3], "sk-proj-0123456789abcdef", "hf_0123456789abcdef"])
-def test_a_key_is_hidden(secret: str) -> None:
-    assert without_secrets(f"the key '{secret}' is wrong", ENVIRONMENT) == f"the key '{HIDDEN}' is wrong"
+SECRETS = {"MY_API_KEY": "a-value-of-mine", "HF_TOKEN": "a-value-of-mine-too", "AWS_ACCESS_KEY_ID": "AKIA00000000"}
+ENVIRONMENT = SECRETS | {"LOCAL_KEY": "none", "KEYBOARD": "a-keyboard"}
 
 
 @pytest.mark.parametrize(
-    "words", ["none of this is a-keyboard", "task-0123456789abcdef", "sk-short", "", "http://a/b?size=3"]
-)
-def test_other_words_stay(words: str) -> None:
-    assert without_secrets(words, ENVIRONMENT) == words
-
-
-@pytest.mark.parametrize(
-    ("words", "shown"),
+    ("words", "secret"),
     [
-        ("http://me:planted@store:9000/b is away", f"http://{HIDDEN}@store:9000/b is away"),
-        ("PUT https://s/o?part=1&X-Amz-Signature=planted&x=1", f"PUT https://s/o?part=1&X-Amz-Signature={HIDDEN}&x=1"),
+        *((f"the key '{key}' is wrong", key) for key in SECRETS.values()),
+        *((f"the key '{key}' is wrong", key) for key in ("sk-proj-0123456789abcdef", "hf_0123456789abcdef")),
+        ("http://me:planted@store:9000/b is away", "me:planted"),
+        ("PUT https://s/o?part=1&X-Amz-Signature=planted&x=1", "planted"),
+        *((words, "\0") for words in ("none of this is a-keyboard", "task-0123456789abcdef", "sk-short", "")),
+        ("http://a/b?size=3", "\0"),
     ],
 )
-def test_what_opens_an_address_is_hidden(words: str, shown: str) -> None:
-    assert without_secrets(words, {}) == shown
+def test_a_key_or_what_opens_an_address_is_hidden_and_other_words_stay(words: str, secret: str) -> None:
+    assert without_secrets(words, ENVIRONMENT) == words.replace(secret, HIDDEN)
 
 
 def test_a_traceback_shows_no_key_of_what_led_to_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,13 +119,12 @@ def test_a_write_replaces_the_whole_file(tmp_path: Path, durable: bool):
 
 
 def test_a_file_of_secrets_is_never_readable_by_others(tmp_path: Path):
-    path = tmp_path / "keys"
     before = os.umask(0)
     try:
-        write_atomically(path, "secret", mode=0o600)
+        write_atomically(tmp_path / "keys", "secret", mode=0o600)
     finally:
         os.umask(before)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o600
 
 
 def test_a_folder_appears_whole_and_what_a_killed_writer_left_of_it_is_removed(tmp_path: Path):
@@ -167,7 +144,6 @@ NOBODY = "http://127.0.0.1:9"
 
 @pytest.fixture
 def proxy(monkeypatch):
-    """A proxy of the environment that nobody answers at."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, NOBODY)
         monkeypatch.setenv(name.lower(), NOBODY)
@@ -217,22 +193,17 @@ def test_what_is_set_stays(given, extended) -> None:
     assert past_proxies(past_proxies(given)) == past_proxies(given)
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "127.0.0.1", "127.8.9.1", "::1"])
-def test_these_are_this_machine(host: str) -> None:
-    assert is_loopback(host)
-    assert is_on_this_machine(f"http://[{host}]:80/v1" if ":" in host else f"https://{host}:80/v1")
-
-
-def test_a_server_at_all_addresses_is_asked_here_and_open_to_others() -> None:
-    assert is_on_this_machine("http://0.0.0.0:8000/v1")
-    assert is_on_this_machine(f"http://{socket.gethostname()}:8000/v1")
-    assert not is_loopback("0.0.0.0")
-
-
-@pytest.mark.parametrize("host", ["", "gpu-box", "10.0.0.1", "localhost.example.com", "127.0.0.1.example.com"])
-def test_these_are_not(host: str) -> None:
-    assert not is_loopback(host)
-    assert not is_on_this_machine(f"http://{host}:80")
+@pytest.mark.parametrize(
+    ("host", "loops", "is_here"),
+    [
+        *((host, True, True) for host in ("localhost", "LOCALHOST.", "127.0.0.1", "127.8.9.1", "::1")),
+        *((host, False, True) for host in ("0.0.0.0", socket.gethostname())),  # open to others
+        *((host, False, False) for host in ("", "gpu-box", "10.0.0.1", "localhost.example.com", "127.0.0.1.a.com")),
+    ],
+)
+def test_which_hosts_are_this_machine(host: str, loops: bool, is_here: bool) -> None:
+    assert is_loopback(host) == loops
+    assert is_on_this_machine(f"http://[{host}]:80/v1" if ":" in host else f"https://{host}:80/v1") == is_here
     assert not is_on_this_machine(f"http://[{host}")
 
 
@@ -274,3 +245,90 @@ async def test_what_is_given_up_holds_up_no_other_and_is_not_begun_later(calls):
     release.set()
     assert await calls.run(lambda: "goes on") == "goes on"
     assert begun == []
+
+
+MESSAGES: Any = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+
+
+def double(number: int) -> int:
+    """Doubles a number."""
+    return 2 * number
+
+
+class Backend:
+    async def given(self, model: object, *rest: object) -> list[object]:
+        return list(rest)
+
+    train = train_sft = log = given
+
+
+MODEL = gavel.TrainableModel(name="model", project="tests", base_model="embedded/returns-desk")
+MODEL._backend = Backend()  # type: ignore[assignment]  # pyright: ignore[reportPrivateUsage]
+TOOLS = gavel.Toolbox([double])
+ONE = gavel.Trajectory(messages_and_choices=MESSAGES)
+GROUP = gavel.TrajectoryGroup([ONE, ONE])
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: gavel.Trajectory(rewards=1), "rewards"),  # type: ignore[call-arg]
+    (lambda: gavel.Trajectory(messages=MESSAGES), "messages_and_choices"),  # type: ignore[call-arg]
+    (lambda: gavel.Trajectory(messages_and_choices="hello"), "'hello'"),  # type: ignore[arg-type]
+    (lambda: gavel.Trajectory(status="done"), "'done'"),  # type: ignore[arg-type]
+    (lambda: gavel.Trajectory(metadata={"seen": {1, 2}}), "metadata.seen"),  # type: ignore[dict-item]
+    (lambda: gavel.Trajectory(step_rewards=[1.0, None]), "step_rewards.1"),  # type: ignore[list-item]
+    (lambda: gavel.Trajectory(step_rewards=0.5), "step_rewards"),  # type: ignore[arg-type]
+    (lambda: gavel.Task(prompt="2 + 2?"), "prompt"),  # type: ignore[call-arg]
+    (lambda: gavel.Task(user="2 + 2?", criteria="right"), "criteria"),  # type: ignore[arg-type]
+    (lambda: gavel.TrainConfig(learning_rat=1), "learning_rate"),  # type: ignore[call-arg]
+    (lambda: gavel.TrainConfig(learning_rate=-1), "learning_rate is -1"),
+    (lambda: gavel.TrajectoryGroup([MESSAGES]), "list"),  # type: ignore[list-item]
+    (lambda: gavel.Judge(3), "3"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("make", "named"), REFUSED)
+def test_what_cannot_be_made_is_refused_with_a_remedy(make: Callable[[], Any], named: str) -> None:
+    with pytest.raises(GavelError) as raised:
+        make()
+    assert named in str(raised.value)
+    assert raised.value.remedy
+    assert "\n" not in raised.value.message
+    gc.collect()  # a coroutine that is still to run would warn, which fails here
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: MODEL.train([ONE]),  # type: ignore[list-item]
+        lambda: TOOLS.answer(None),
+        lambda: gavel.ruler_score_group([ONE, ONE], "stand-in"),  # type: ignore[arg-type]
+    ],
+)
+async def test_what_cannot_be_done_is_refused_with_a_remedy(call: Callable[[], Any]) -> None:
+    with pytest.raises(GavelError) as raised:
+        await call()
+    assert raised.value.remedy
+    gc.collect()
+
+
+async def test_settings_in_a_dict_are_a_config() -> None:
+    assert await MODEL.train(GROUP, {"beta": 0.1}) == [[GROUP], gavel.TrainConfig(beta=0.1), None]
+    with pytest.raises(GavelError, match="bta"):
+        await MODEL.train(GROUP, {"bta": 0.1})
+
+
+def test_values_of_numpy_are_plain_in_metadata() -> None:
+    given = {"score": np.float32(0.5), "ids": np.arange(3), "pair": (1, {"sure": np.bool_(True)})}
+    made = gavel.Trajectory(metadata=given)  # type: ignore[arg-type]
+    assert made.metadata == {"score": 0.5, "ids": [0, 1, 2], "pair": [1, {"sure": True}]}
+    assert gavel.Trajectory.from_json(made.to_json()) == made
+    assert gavel.Trajectory(metrics={"share": Fraction(1, 2)}).metrics == {"share": 0.5}  # type: ignore[dict-item]
+
+
+async def test_arguments_of_a_call_may_be_an_object() -> None:
+    call = {"id": "1", "function": {"name": "double", "arguments": {"number": 21}}}
+    assert await TOOLS.answer(call) == {"role": "tool", "tool_call_id": "1", "content": "42"}
+
+
+def test_fields_that_a_later_version_stored_are_left_out() -> None:
+    assert gavel.Trajectory.from_json('{"reward": 1.0, "of_later": true}').reward == 1.0
+    assert len(gavel.TrajectoryGroup.from_json('{"trajectories": [{}, {}], "format": 9}')) == 2

@@ -1,7 +1,4 @@
-"""A server on loopback that speaks as Ollama does: its own chat API, and the OpenAI-compatible one.
-
-It reads as much of a prompt as its context holds, drops the middle without a word, and counts what it has read.
-"""
+"""A server on loopback that speaks as Ollama does: its own chat API, and the OpenAI-compatible one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +11,9 @@ Request = dict[str, Any]
 
 
 class Ollama(FakeServer):
-    """`reply`: the text of its answer to the text that it has read."""
-
     def __init__(self, reply: Callable[[str], str], default_context: int = 4096, trained_context: int = 32_768) -> None:
         self.requests: list[Request] = []
         self.read: list[int] = []
-        """Tokens of each prompt that it has read."""
         self._reply = reply
         self._default_context, self._trained_context = default_context, trained_context
         super().__init__()

@@ -16,7 +16,7 @@ from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.types import Reply
 from tests.batches import BatchService, refuses
 from tests.endpoint import Answer, Request, says
-from tests.llm.questions import rows
+from tests.llm.test_cassette import rows
 
 pytestmark = pytest.mark.slow
 
@@ -43,8 +43,6 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchService]:
 
 
 class Asker:
-    """Asks questions in batches, as a command does: round after round, each from the start."""
-
     def __init__(self, service: BatchService, directory: Path, **options) -> None:
         self.told: list[str] = []
         self.model = options.pop("model", "openai/judge")

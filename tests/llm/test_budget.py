@@ -1,22 +1,24 @@
-"""Budgets that calls share, ledgers of what one piece of work asks, and limits of how much is asked at once."""
+"""What calls cost, budgets that they share, ledgers of one piece of work, and limits of how much is asked at once."""
 
 import asyncio
+import json
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.llm.budget import Budget, Ledger, cost_in_words, noted_calls
+from gavel.base.errors import GavelError
+from gavel.judge.judge import Judge
+from gavel.llm.budget import Budget, Ledger, cost, cost_in_words, noted_calls, prices_from_environment
 from gavel.llm.client import ChatAgent, Client
 from gavel.llm.errors import BudgetError, LlmError, UnknownModelError
 from gavel.llm.rate_limits import MINUTE, Limits, MinuteWindow
-from gavel.llm.types import Message, Reply, Schema
-from tests.endpoint import Endpoint, fails, says
+from gavel.llm.types import CachedPrefix, Message, Reply, Schema, Usage
+from tests.endpoint import Answer, Endpoint, fails, says
 from tests.limits import HANG_SECONDS
 
 SIZE = 100, 100
-"""Most tokens of a prompt and of a reply."""
 
 
 async def test_calls_run_together_while_the_most_they_can_come_to_fits_then_alone_then_not():
@@ -66,72 +68,49 @@ async def test_a_call_that_was_given_up_is_one_of_unknown_cost():
     assert budget.cost == "≥ 0.50 USD, 1 call unknown"
 
 
-class _Spender:
-    """Calls that spend a budget by chance, and the most that was in flight when the budget was passed."""
+async def spend(budget: Budget, workers: int, seed: int, longest: int, *, capped: bool) -> int:
+    """What the calls in flight came to when the last call of these workers was let in."""
+    dice, running, excess = random.Random(seed), dict[object, int](), 0
 
-    def __init__(self, budget: Budget, seed: int, longest: int, *, capped: bool) -> None:
-        self.budget, self.dice, self.longest = budget, random.Random(seed), longest
-        self.can_be_capped = capped
-        self.running: dict[object, int] = {}
-        self.excess: int | None = None
-        """What the calls in flight came to when the last call was let in."""
-
-    async def work(self) -> None:
+    async def work() -> None:
+        nonlocal excess
         while True:
             try:
-                reservation = await self.budget.reserve(
-                    "m", None, 100, 2 * self.longest, can_be_capped=self.can_be_capped
-                )
+                reservation = await budget.reserve("m", None, 100, 2 * longest, can_be_capped=capped)
             except BudgetError:
                 return
-            completion = min(self.dice.randrange(1, self.longest), reservation.cap or self.longest)
-            self.running[reservation.most, id(reservation)] = 60 + completion
-            self.excess = max(self.excess or 0, sum(self.running.values()))
-            for _ in range(self.dice.randrange(4)):
+            completion = min(dice.randrange(1, longest), reservation.cap or longest)
+            running[reservation.most, id(reservation)] = 60 + completion
+            excess = max(excess, sum(running.values()))
+            for _ in range(dice.randrange(4)):
                 await asyncio.sleep(0)
-            del self.running[reservation.most, id(reservation)]
-            self.budget.settle(reservation, None, 60, completion)
+            del running[reservation.most, id(reservation)]
+            budget.settle(reservation, None, 60, completion)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(workers):
+            tasks.create_task(work())
+    return excess
 
 
-@given(st.integers(300, 60_000), st.integers(1, 12), st.integers(0, 99), st.sampled_from([20, 100, 20_000]))
-def test_a_budget_is_passed_by_the_calls_in_flight_at_most(limit, workers, seed, longest):
-    async def spend() -> None:
-        spender = _Spender(Budget(max_tokens=limit), seed, longest, capped=False)
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(workers):
-                tasks.create_task(spender.work())
-        assert spender.budget.spent_tokens <= limit + (spender.excess or 0)
-        assert spender.budget._in_flight == []
-
-    asyncio.run(spend())
-
-
+@pytest.mark.parametrize("capped", [False, True])
 @given(st.integers(300, 200_000), st.integers(1, 12), st.integers(0, 99), st.sampled_from([20, 100, 20_000]))
-def test_a_budget_is_never_passed_by_calls_that_keep_to_their_cap(limit, workers, seed, longest):
-    async def spend() -> None:
-        spender = _Spender(Budget(max_tokens=limit), seed, longest, capped=True)
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(workers):
-                tasks.create_task(spender.work())
-        assert spender.budget.spent_tokens <= limit + 60 - 25  # a prompt may be longer than its estimate
-
-    asyncio.run(spend())
+def test_a_budget_is_passed_by_the_calls_in_flight_at_most_and_never_by_capped_ones(
+    capped, limit, workers, seed, longest
+):
+    budget = Budget(max_tokens=limit)
+    excess = asyncio.run(spend(budget, workers, seed, longest, capped=capped))
+    assert budget.spent_tokens <= limit + (60 - 25 if capped else excess)  # a prompt may be longer than its estimate
+    assert budget._in_flight == []
 
 
 MESSAGES: list[Message] = [{"role": "user", "content": "Hello?"}]
-
-
 SCHEMA: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
-
-
-PRICES = {"openai/judge": (1.0, 2.0)}
-
-
 USAGE = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
 
 
 async def ask(endpoint: Endpoint) -> Reply:
-    return await Client("openai/judge", endpoint.params, prices=PRICES).ask(MESSAGES, SCHEMA)
+    return await Client("openai/judge", endpoint.params, prices={"openai/judge": (1.0, 2.0)}).ask(MESSAGES, SCHEMA)
 
 
 async def test_costs_of_concurrent_tasks_are_added_up_and_those_of_others_are_not(endpoint: Endpoint):
@@ -178,7 +157,6 @@ async def test_a_closed_ledger_lets_what_is_in_flight_end_and_nothing_more_be_se
     await Ledger().close()
 
 
-SAID = [{"role": "user", "content": "Hello."}]
 OF_A_TURN = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
 
 
@@ -193,7 +171,7 @@ def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
 async def test_a_turn_that_fails_for_now_is_asked_for_again(model: Endpoint):
     model.script = [fails(503), fails(429), lambda _: says("Hello!", OF_A_TURN)]
     agent = ChatAgent("openai/agent")
-    turn = await agent.turn(SAID, [])
+    turn = await agent.turn(MESSAGES, [])
     assert turn.choices[0].message.content == "Hello!"
     assert agent.cost_usd == pytest.approx(0.002)
     assert len(model.requests) == 3
@@ -206,7 +184,7 @@ async def test_turns_end_with_the_budget(model: Endpoint):
 
     async def talk() -> None:
         while len(model.requests) < 20:
-            await agent.turn(SAID, [], max_completion_tokens=1000)
+            await agent.turn(MESSAGES, [], max_completion_tokens=1000)
 
     with pytest.raises(BudgetError):
         await talk()
@@ -275,3 +253,79 @@ async def test_a_call_that_is_cancelled_leaves_its_share_to_the_next():
     running.cancel()
     silence.set()
     assert (await asyncio.wait_for(behind, HANG_SECONDS)).text == "hi"
+
+
+@pytest.mark.parametrize(
+    ("prices", "usage", "usd"),
+    [
+        ((2.0, 8.0), Usage(1000, 100), 0.0028),
+        ((2.0, 8.0), Usage(1000, 100, cached_prompt_tokens=600), 0.0028),
+        ((2.0, 8.0, 0.2), Usage(1000, 100, cached_prompt_tokens=600), 0.00172),
+        ((4.0, 8.0, 0.4), Usage(1000, 0, written_prompt_tokens=1000), 0.005),  # a quarter more, as Claude takes
+    ],
+)
+def test_prices_are_per_million_tokens_and_cached_ones_may_have_their_own(prices, usage, usd):
+    model = "anthropic/claude-sonnet-4-5"
+    assert cost(model, usage, {model: prices}) == pytest.approx(usd)
+    assert cost(model, usage, {}) is None
+
+
+@pytest.mark.parametrize("text", ["2", "{", '{"openai/o3": 2}', '{"m": [-1, 2]}', '{"m": [NaN, 2]}'])
+def test_prices_that_cannot_be_read_are_an_error(monkeypatch, text):
+    monkeypatch.setenv("GAVEL_PRICES", text)
+    with pytest.raises(GavelError, match="GAVEL_PRICES"):
+        prices_from_environment()
+    monkeypatch.setenv("GAVEL_PRICES", '{"openai/o3": [2, 8]}')
+    assert prices_from_environment() == {"openai/o3": (2.0, 8.0)}
+
+
+def test_a_price_below_0_by_which_no_budget_is_ever_used_up_is_refused():
+    with pytest.raises(GavelError, match="prices"):
+        Judge("openai/o3", prices={"openai/o3": (-1, 8)})
+
+
+CACHED = {"prompt_tokens": 2000, "completion_tokens": 50, "total_tokens": 2050}
+
+
+async def reply_of(endpoint, model, usage, prices):
+    endpoint.script = [lambda _: says("{}", usage)]
+    return await Client(model, endpoint.params, prices=prices).ask(MESSAGES, {"type": "object"})
+
+
+@pytest.mark.parametrize(
+    ("prices", "expected"),
+    [({}, (1000 * 0.25 + 1000 * 0.025 + 50 * 2) / 1e6), ({"openai/gpt-5-mini": (1, 2, 0.1)}, 0.0012)],
+    ids=["LiteLLM's prices", "own prices"],
+)
+async def test_a_reply_tells_what_was_cached_and_costs_less_by_that(endpoint, prices, expected):
+    usage = {**CACHED, "prompt_tokens_details": {"cached_tokens": 1000}}
+    reply = await reply_of(endpoint, "openai/gpt-5-mini", usage, prices)
+    assert (reply.prompt_tokens, reply.cached_prompt_tokens) == (2000, 1000)
+    assert reply.cost_usd == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("prices", [{}, {"openai/gpt-5-mini": (0.25, 2)}], ids=["LiteLLM's prices", "own prices"])
+@pytest.mark.parametrize("apart", [True, False])
+async def test_reasoning_that_is_reported_apart_is_paid_for(endpoint, prices, apart):
+    usage = {"prompt_tokens": 2000, "completion_tokens": 50 if apart else 350, "total_tokens": 2350}
+    usage |= {"completion_tokens_details": {"reasoning_tokens": 300}}
+    reply = await reply_of(endpoint, "openai/gpt-5-mini", usage, prices)
+    assert reply.completion_tokens == 350
+    assert reply.cost_usd == pytest.approx((2000 * 0.25 + 350 * 2) / 1e6)
+
+
+async def test_a_breakpoint_reaches_claude_and_its_cache_is_counted(endpoint):
+    usage = {"input_tokens": 100, "output_tokens": 10}
+    usage |= {"cache_read_input_tokens": 2000, "cache_creation_input_tokens": 400}
+    body = {"id": "1", "type": "message", "role": "assistant", "model": "claude", "stop_reason": "end_turn"}
+    endpoint.script = [lambda _: Answer({**body, "content": [{"type": "text", "text": "{}"}], "usage": usage})]
+    client = Client("anthropic/claude-sonnet-4-5", endpoint.params | {"api_base": endpoint.url})
+    prompt = [{"role": "system", "content": "Judge."}, {"role": "user", "content": "what all share, and the rest"}]
+    reply = await client.ask(prompt, SCHEMA, prefix=CachedPrefix(1, len("what all share")))
+    [request] = endpoint.requests
+    shared, rest = request["messages"][0]["content"]
+    assert (shared["text"], rest["text"]) == ("what all share", ", and the rest")
+    assert shared["cache_control"]["type"] == "ephemeral"
+    assert json.dumps(request).count("cache_control") == 1
+    assert (reply.prompt_tokens, reply.cached_prompt_tokens) == (2500, 2000)
+    assert reply.cost_usd == pytest.approx((100 * 3 + 2000 * 0.3 + 400 * 3.75 + 10 * 15) / 1e6)

@@ -1,10 +1,13 @@
 """Replies on file: kept, replayed, refused, and shared by tasks, threads and processes."""
 
 import asyncio
+import contextlib
 import sqlite3
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +15,28 @@ from gavel.llm.cassette import FORMAT_VERSION, Cassette, Question
 from gavel.llm.errors import CassetteError
 from gavel.llm.types import Reply
 from tests.limits import HANG_SECONDS
-from tests.llm.questions import never, question, rows, said
+
+
+def question(text: str = "Hello", model: str = "openai/m", **params) -> Question:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}]
+    return Question(model, params, {"type": "object"}, messages)
+
+
+def rows(path: Path) -> int:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT count(*) FROM replies").fetchone()[0]
+
+
+@asynccontextmanager
+async def never(text: str = "") -> AsyncIterator[Reply]:
+    raise AssertionError("asked")
+    yield Reply("")
+
+
+@asynccontextmanager
+async def said(text: str = "hi") -> AsyncIterator[Reply]:
+    yield Reply(text, 100, 20, 0.5, "stop", "m-2026")
+
 
 ODD = 'line\n"quote" \x00 \ud800 ¦ 判断'
 
@@ -107,17 +131,13 @@ async def test_a_reply_that_was_paid_for_is_kept_though_its_asker_is_cancelled(t
     assert (await cassette.answer(question(), never)).text == "hi"
 
 
-def can_be_used(reply: Reply) -> bool:
-    return reply.text.startswith("good")
-
-
 async def test_a_repaired_conversation_replays_as_it_went(tmp_path):
     questions, texts = [question(text) for text in ("first", "second", "third")], ["bad", "worse", "good"]
 
     async def converse(cassette: Cassette, ask) -> list[Reply]:
         earlier: list[tuple[Question, Reply]] = []
         for each, text in zip(questions, texts, strict=True):
-            reply = await cassette.answer(each, lambda text=text: ask(text), can_be_used, list(earlier))
+            reply = await cassette.answer(each, lambda text=text: ask(text), lambda r: r.text == "good", list(earlier))
             earlier.append((each, reply))
         return [reply for _, reply in earlier]
 
@@ -147,31 +167,26 @@ async def test_a_file_of_another_format_is_refused_with_a_remedy_and_left_as_it_
 
 @pytest.mark.parametrize("mode", ["cache", "replay"])
 @pytest.mark.parametrize("content", [b"no database" * 100, b"no"])
-async def test_a_file_that_is_no_cassette_is_refused_with_the_remedy_and_left_as_it_is(tmp_path, content, mode):
-    path = tmp_path / "c.sqlite"
-    path.write_bytes(content)
-    cassette = Cassette(path, mode)
-    for _ in range(2):
-        with pytest.raises(CassetteError, match="cannot be used: it is not a cassette") as error:
-            cassette.check()
-        assert error.value.remedy == "Name another file for the cassette."
-    with pytest.raises(CassetteError, match="cannot be used"):
-        await cassette.answer(question(), said)
-    assert path.read_bytes() == content
-
-
-def test_a_directory_and_a_path_below_a_file_are_refused_with_the_remedy(tmp_path):
-    (tmp_path / "file").write_text("text")
-    for path in (tmp_path, tmp_path / "file" / "c.sqlite"):
-        with pytest.raises(CassetteError, match="cannot be used") as error:
-            Cassette(path).check()
-        assert error.value.remedy == "Name another file for the cassette."
+async def test_a_place_that_is_no_cassette_is_refused_with_the_remedy_and_left_as_it_is(tmp_path, content, mode):
+    file = tmp_path / "c.sqlite"
+    file.write_bytes(content)
+    for path in (file, tmp_path, file / "c.sqlite") if mode == "cache" else (file,):
+        cassette = Cassette(path, mode)
+        for _ in range(2):
+            with pytest.raises(
+                CassetteError, match="cannot be used: it is" if path == file else "cannot be used"
+            ) as error:
+                cassette.check()
+            assert error.value.remedy == "Name another file for the cassette."
+        with pytest.raises(CassetteError, match="cannot be used"):
+            await cassette.answer(question(), said)
+    assert file.read_bytes() == content
 
 
 WRITER = """
 import asyncio, itertools, sys
 from gavel.llm.cassette import Cassette
-from tests.llm.questions import question, said
+from tests.llm.test_cassette import question, said
 
 async def main(path):
     cassette = Cassette(path)
@@ -183,14 +198,10 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-def python(code: str, *arguments: object, **options) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], text=True, **options)
-
-
 @pytest.mark.slow
 async def test_what_was_told_before_a_kill_is_there_after_it(tmp_path):
     path = tmp_path / "c.sqlite"
-    process = python(WRITER, path, stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], text=True, stdout=subprocess.PIPE)  # noqa: ASYNC220
     assert process.stdout is not None
     told = -1
     while told < 200:

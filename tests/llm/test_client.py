@@ -1,5 +1,8 @@
+"""One call to a model: what is asked again and what is not, what it costs, how it is traced, what a user reads."""
+
 import asyncio
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -10,17 +13,20 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from gavel.base.errors import GavelError
 from gavel.llm import providers
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette, Entry, Storage
 from gavel.llm.client import PROBE_MESSAGES, Client, traced_calls
 from gavel.llm.decisions import PROBE, decide
-from gavel.llm.errors import ContextError, LlmError
+from gavel.llm.errors import ContextError, LlmError, MissingKeyError, UnknownModelError
+from gavel.llm.failures import CONTENT_FILTER, is_refusal_text
+from gavel.llm.providers import check_model
 from gavel.llm.rate_limits import Limits
 from gavel.llm.types import Reply
 from tests.decisions import DecisionServer
@@ -40,20 +46,28 @@ def formats(endpoint: Endpoint) -> list[str]:
     return [request.get("response_format", {}).get("type", "plain") for request in endpoint.requests]
 
 
-async def test_a_reply_comes_with_its_tokens_and_its_price(endpoint, wire):
-    endpoint.script = [lambda _: says("hi", USAGE)]
-    reply = await client(endpoint, prices={"openai/judge": (2.0, 8.0)}).ask(PROMPT, SCHEMA)
-    assert (reply.text, reply.prompt_tokens, reply.completion_tokens) == ("hi", 100, 20)
+@pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
+@pytest.mark.parametrize("parts", [False, True])
+async def test_a_reply_whole_or_in_parts_comes_with_its_tokens_and_its_price_once(endpoint, wire, model, parts):
+    said = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    endpoint.script = [lambda _: says(said if parts else "hi", USAGE)]
+    asking = client(endpoint, model, prices={model: (2.0, 8.0)})
+    reply = await asking.ask(PROMPT, SCHEMA)
+    assert (reply.text, reply.repairs) == ("hi", {"content parts": 1} if parts else {})
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.finish_reason) == (100, 20, "stop")
     assert reply.cost_usd == pytest.approx(0.00036)
+    assert (asking.budget.spent_tokens, len(endpoint.requests)) == (120, 1)
 
 
 @pytest.mark.parametrize(
     ("status", "words", "limit"),
     [
-        (400, "This model's maximum context length is 100 tokens", 100),
+        (400, "This model's maximum context length is 100 tokens. Your messages resulted in 10000 tokens.", 100),
         (400, "prompt is too long: 210000 tokens > 200000 maximum", 200_000),
+        (400, "Input tokens exceed the configured limit of 272000 tokens. They resulted in 300012.", 272_000),
+        (400, "Requested token count exceeds the maximum context length of 131,072 tokens.", 131_072),
         (413, "Input is too long for requested model", None),
-        (500, "the request exceeds the available context size (4096 tokens)", 4096),
+        (500, "the request exceeds the available context size (4096 tokens), try increasing it", 4096),
     ],
 )
 async def test_a_prompt_that_is_too_long_is_not_sent_again(endpoint, wire, status, words, limit):
@@ -64,6 +78,23 @@ async def test_a_prompt_that_is_too_long_is_not_sent_again(endpoint, wire, statu
     assert error.value.limit == limit
     assert "longer context" in error.value.remedy
     assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Invalid value for 'response_format': json_schema is not supported.",
+        "Invalid schema for response_format 'scores'",
+        "max_tokens must be at least 1, got 0",
+        "Invalid 'user': string too long. Expected a string with maximum length 64, but got 80 instead.",
+    ],
+)
+async def test_another_refusal_of_a_format_is_met_with_a_simpler_one(endpoint, wire, words):
+    endpoint.script = [fails(400, words)]
+    with pytest.raises(LlmError) as error:
+        await client(endpoint).ask(PROMPT, SCHEMA)
+    assert not isinstance(error.value, ContextError)
+    assert formats(endpoint) == ["json_schema", "json_object", "plain"]
 
 
 @pytest.mark.parametrize("failure", [fails(503), fails(429), lambda _: Answer(b"", breaks_off=True)])
@@ -96,46 +127,35 @@ async def test_a_request_that_waits_long_is_told(endpoint, wire, monkeypatch):
 
 
 async def test_a_server_that_is_silent_is_given_up(endpoint, wire):
-    silence = asyncio.Event()
-
-    async def never(messages, schema) -> str:
-        await silence.wait()
-        return "late"
-
     endpoint.script = [endpoint.silence]
     with pytest.raises(LlmError, match="Timeout"):
         await client(endpoint, deadline=0.1).ask(PROMPT, SCHEMA)
-    with pytest.raises(LlmError, match=r"did not answer within 0.1 s"):
-        await Client(never, limits=Limits(deadline=0.1)).ask(PROMPT, SCHEMA)
 
 
 async def test_a_server_without_schemas_is_asked_for_json_then_plainly_and_that_is_remembered(endpoint, wire):
-    def picky(request):
-        return fails(400, "unknown field")(request) if "response_format" in request else says("hi")
-
-    endpoint.script = [picky]
+    endpoint.script = [lambda asked: fails(400, "unknown field")(asked) if "response_format" in asked else says("hi")]
     judge = client(endpoint)
-    assert (await judge.ask(PROMPT, SCHEMA)).text == "hi"
-    assert (await judge.ask(PROMPT, SCHEMA)).text == "hi"
+    assert [(await judge.ask(PROMPT, SCHEMA)).text for _ in range(2)] == ["hi", "hi"]
     assert formats(endpoint) == ["json_schema", "json_object", "plain", "plain"]
 
 
-async def test_thoughts_stand_in_for_a_reply_without_content(endpoint, wire):
-    endpoint.script = [lambda _: says(None, reasoning_content="in my thoughts")]
-    assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == "in my thoughts"
+@pytest.mark.parametrize(
+    ("message", "read"),
+    [
+        ({"reasoning_content": "in my thoughts"}, ("in my thoughts", "stop")),
+        ({"refusal": "no"}, ("no", CONTENT_FILTER)),
+        ({"provider_specific_fields": {"refusal": "no"}}, ("no", CONTENT_FILTER)),
+    ],
+)
+async def test_thoughts_or_a_refusal_stand_in_for_a_reply_without_content(endpoint, wire, message, read):
+    endpoint.script = [lambda _: says(None, **message)]
+    reply = await client(endpoint).ask(PROMPT, SCHEMA)
+    assert (reply.text, reply.finish_reason) == read
 
 
-@pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
-async def test_a_reply_in_parts_is_read_and_paid_for_once(endpoint, wire, model):
-    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
-    endpoint.script = [lambda _: says(parts, USAGE)]
-    budget = Budget(max_tokens=100_000)
-    reply = await Client(model, endpoint.params, prices={model: (2.0, 8.0)}, budget=budget).ask(PROMPT, SCHEMA)
-    assert (reply.text, reply.repairs) == ("hi", {"content parts": 1})
-    assert (reply.prompt_tokens, reply.completion_tokens, reply.finish_reason) == (100, 20, "stop")
-    assert reply.cost_usd == pytest.approx(0.00036)
-    assert budget.spent_tokens == 120
-    assert len(endpoint.requests) == 1
+@pytest.mark.parametrize("text", ["I'm sorry, but I can't help with that.", "I’m sorry, I can’t assist with this."])
+def test_a_refusal_in_plain_words_is_known(text: str):
+    assert is_refusal_text(text)
 
 
 async def test_what_a_server_reports_can_be_stored_and_sent_back(endpoint, wire):
@@ -173,8 +193,6 @@ async def test_a_call_that_sleeps_leaves_its_slot_to_others(endpoint, wire, monk
 
 
 class SlowStorage(Storage):
-    """Stores nothing until it is told to."""
-
     def __init__(self) -> None:
         self.pending: list[Future[None]] = []
 
@@ -209,17 +227,11 @@ async def test_no_more_paid_replies_are_unstored_than_calls_may_run_at_once(endp
 async def test_a_reply_without_an_end_is_broken_off(endpoint, wire, monkeypatch, model):
     monkeypatch.setattr("gavel.llm.completion.MAX_REPLY_BYTES", 10_000)
     limit_attempts(monkeypatch, 1)
-    sent: list[int] = []
-
-    def endless(_) -> Answer:
-        sent.append(1)
-        return says("x" * 200_000, USAGE)
-
-    endpoint.script = [endless]
-    asking = replace(client(endpoint, model), budget=Budget())
+    endpoint.script = [lambda _: says("x" * 200_000, USAGE)]
+    asking = client(endpoint, model)
     with pytest.raises(LlmError, match=f"{model} failed"):
         await asking.ask(PROMPT, SCHEMA)
-    assert sent == [1]
+    assert len(endpoint.requests) == 1
     assert asking.budget.unpriced_calls == 1, "it may be charged for"
 
 
@@ -236,77 +248,171 @@ CHUNKS = [
 async def test_a_reply_that_is_streamed_unasked_is_read(endpoint, wire, model, kind):
     head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     events = "".join(f"data: {json.dumps(head | chunk)}\n\n" for chunk in CHUNKS)
-    endpoint.script = [
-        lambda _: Answer(f": hello\n\n{events}data: [DONE]\n\n".encode(), headers={"Content-Type": kind})
-    ]
+    body = f": hello\n\n{events}data: [DONE]\n\n".encode()
+    endpoint.script = [lambda _: Answer(body, headers={"Content-Type": kind})]
     reply = await client(endpoint, model).ask(PROMPT, SCHEMA)
     assert json.loads(reply.text) == {"a": 'it\'s "so"'}
     assert (reply.prompt_tokens, reply.completion_tokens, len(endpoint.requests)) == (100, 20, 1)
 
 
-def with_error(error):
-    answer = says("half a re")
-    answer.body["choices"][0] |= {"finish_reason": "error"} | ({"error": error} if error else {})
-    return lambda _: answer
-
-
 @pytest.mark.parametrize("error", [{"code": 502, "message": "upstream"}, {"message": "upstream"}, None])
 async def test_an_error_inside_a_choice_is_asked_again(endpoint, wire, error):
-    endpoint.script = [with_error(error), lambda _: says("hi")]
+    failed = says("half a re")
+    failed.body["choices"][0] |= {"finish_reason": "error"} | ({"error": error} if error else {})
+    endpoint.script = [lambda _: failed, lambda _: says("hi")]
     assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == "hi"
     assert endpoint.requests[0] == endpoint.requests[1]
 
 
-async def test_a_callable_that_raises_or_returns_no_text_is_a_judge_that_failed():
-    async def broken(messages, schema):
-        raise ValueError("no idea")
-
-    async def silent(messages, schema):
-        return None
-
-    async def cancelled(messages, schema):
-        raise asyncio.CancelledError
-
-    async def slow(messages, schema):
-        await asyncio.sleep(60)
-
-    with pytest.raises(LlmError, match="cancelled failed: RuntimeError: it was cancelled from within"):
-        await Client(cancelled).ask(PROMPT, SCHEMA)  # type: ignore[arg-type]
-    with pytest.raises(LlmError, match=r"slow did not answer within 0\.01 s"):
-        await Client(slow, limits=Limits(timeout=0.01)).ask(PROMPT, SCHEMA)  # type: ignore[arg-type]
-    with pytest.raises(LlmError, match="broken failed: ValueError: no idea"):
-        await Client(broken).ask(PROMPT, SCHEMA)
-    with pytest.raises(LlmError, match="NoneType, not str"):
-        await Client(silent).ask(PROMPT, SCHEMA)  # type: ignore[arg-type]
+async def budget_after(params: dict[str, Any]) -> Budget:
+    asking = Client("openai/m", params)
+    with pytest.raises(LlmError) as failed:
+        await asking.ask(PROMPT, SCHEMA)
+    assert failed.value.may_be_paid == (asking.budget.unpriced_calls > 0)
+    return asking.budget
 
 
-class Asked:
-    async def __call__(self, messages, schema):
-        assert asyncio.get_running_loop()
-        return "hi"
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(says("Here.").body, breaks_off=True),
+        Answer(b'{"id": "1", "object": "chat.comple'),
+        Answer(b"<html>The gateway is tired.</html>"),
+        Answer(b""),
+    ],
+    ids=["cut connection", "cut body", "another body", "no body"],
+)
+async def test_a_reply_that_is_cut_has_an_unknown_cost(endpoint, wire, monkeypatch, answer: Answer) -> None:
+    limit_attempts(monkeypatch, 1)
+    endpoint.script = [lambda _: answer]
+    budget = await budget_after(endpoint.params)
+    assert (budget.calls, budget.unpriced_calls) == (len(endpoint.requests), len(endpoint.requests))
 
 
-async def says_hi(messages, schema, name=""):
-    return await Asked()(messages, schema)
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 502, 503, 529, "127.0.0.1:9", "no-such-host.invalid"])
+async def test_an_error_of_the_server_and_a_request_that_was_not_sent_cost_nothing(endpoint, wire, monkeypatch, status):
+    limit_attempts(monkeypatch, 1)
+    params = endpoint.params
+    if isinstance(status, int):
+        endpoint.script = [fails(status)]
+    else:
+        params |= {"api_base": f"http://{status}/v1"}
+    budget = await budget_after(params)
+    assert (budget.calls, budget.cost) == (0, "0.00 USD")
+
+
+@pytest.mark.parametrize("model", ["openai/judge", "anthropic/claude-haiku-4-5", "mistral/mistral-medium-latest"])
+async def test_a_login_page_in_place_of_a_reply_is_an_error_about_the_address(endpoint, wire, model, monkeypatch):
+    limit_attempts(monkeypatch, 1)
+    page = b"<!DOCTYPE html><html><head><title>Sign in</title></head></html>"
+    endpoint.script = [lambda _: Answer(page, headers={"Content-Type": "text/html"})]
+    with pytest.raises(LlmError) as error:
+        await client(endpoint, model).ask(PROMPT, SCHEMA)
+    assert "api_base" in error.value.remedy
+    assert "proxy" in error.value.remedy
+
+
+@pytest.mark.parametrize("key", [None, "", " "])
+def test_a_missing_key_is_named_with_what_to_do(key, monkeypatch):
+    if key is not None:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(MissingKeyError) as error:
+        check_model("openai/o3")
+    assert error.value.message == "the model openai/o3 needs OPENAI_API_KEY, which is not set."
+    assert "stand-in" in error.value.remedy
+    assert "--" not in error.value.remedy  # it may be called from code
+    assert isinstance(error.value, GavelError)
 
 
 @pytest.mark.parametrize(
     "model",
-    [Asked(), partial(says_hi, name="x"), lambda messages, schema: says_hi(messages, schema), lambda *_: "hi"],
+    ["stand-in", "gavel/constant", "ollama/qwen3", "ollama_chat/qwen3", "hosted_vllm/x", "bedrock/anthropic.claude-v2"],
+)
+def test_judges_and_servers_that_need_no_key_are_not_asked_for_one(model, monkeypatch):
+    check_model(model)
+    check_model("openai/mine", {"api_base": "http://127.0.0.1:8000/v1"})
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+    check_model("openai/mine")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8000/v1", "ftp://desk/v1", "localhost"])
+def test_an_address_without_its_scheme_is_refused_before_anything_is_asked(address, monkeypatch):
+    with pytest.raises(LlmError, match="begins with http:// or https://") as error:
+        check_model("hosted_vllm/mine", {"api_base": address})
+    assert "api_base=http://" in error.value.remedy
+    monkeypatch.setenv("OPENAI_BASE_URL", address)
+    with pytest.raises(LlmError, match="OPENAI_BASE_URL"):
+        check_model("openai/mine", {"api_key": "x"})
+    check_model("openai/mine", {"base_url": "https://desk/v1"})
+
+
+@pytest.mark.parametrize(
+    ("model", "params"),
+    [("not-a-model", {}), ("openay/o3", {}), ("gpt-99", {"api_base": "http://127.0.0.1:1/v1"}), ("gavel/nobody", {})],
+)
+def test_a_model_that_nobody_serves_is_named_with_what_to_do(model, params):
+    with pytest.raises(UnknownModelError, match=f"there is no model {model}") as error:
+        check_model(model, params)
+    assert "stand-in" in error.value.remedy
+
+
+@pytest.mark.slow
+def test_importing_the_judge_loads_no_litellm():
+    check = "import sys, gavel.judge.judge, gavel.judge.ruler, gavel.judge.offline; sys.exit('litellm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+async def broken(messages, schema):
+    raise RuntimeError("your input was flagged by moderation")
+
+
+async def silent(messages, schema):
+    return None
+
+
+async def cancelled(messages, schema):
+    raise asyncio.CancelledError
+
+
+async def slow(messages, schema):
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("model", "limits", "told"),
+    [
+        (cancelled, {}, "cancelled failed: RuntimeError: it was cancelled from within"),
+        (slow, {"timeout": 0.01}, r"slow did not answer within 0\.01 s"),
+        (slow, {"deadline": 0.01}, r"slow did not answer within 0\.01 s"),
+        (broken, {}, "broken failed: RuntimeError: your input was flagged"),
+        (silent, {}, "NoneType, not str"),
+    ],
+)
+async def test_a_callable_that_raises_or_returns_no_text_in_time_is_a_judge_that_failed(model, limits, told):
+    with pytest.raises(LlmError, match=told):
+        await Client(model, limits=Limits(**limits)).ask(PROMPT, SCHEMA)
+
+
+class Asked:
+    async def __call__(self, messages, schema, name=""):
+        assert asyncio.get_running_loop()
+        return "hi"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [Asked(), partial(Asked(), name="x"), lambda messages, schema: Asked()(messages, schema), lambda *_: "hi"],
     ids=["object", "partial", "lambda", "plain"],
 )
 async def test_any_callable_may_answer_with_text_or_an_awaitable(model):
     assert (await Client(model).ask(PROMPT, SCHEMA)).text == "hi"
 
 
-MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": "Is it there?"}]}]
-
-
 async def test_parts_of_a_message_are_sent_as_parts_of_the_input():
     server = DecisionServer("openai")
     server.shown = lambda body: ""  # type: ignore[method-assign]
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
-    message = {"role": "user", "content": [*MESSAGES[0]["content"], image]}
+    message = {"role": "user", "content": [{"type": "text", "text": "Is it there?"}, image]}
     reply = await decide("openai/d", [message], PROBE, server.params, {}, 30)
     server.close()
     ((_, body, _),) = server.requests
@@ -319,78 +425,36 @@ async def test_a_part_that_cannot_be_shown_is_refused():
         await decide("openai/d", [{"role": "user", "content": [{"type": "audio"}]}], PROBE, {}, {}, 30)
 
 
-HELLO = [{"role": "user", "content": "hello"}]
-
-
-def first_questions(endpoint: Endpoint) -> list[int]:
-    """Indices of the requests that are the first question."""
-    return [n for n, request in enumerate(endpoint.requests) if request["messages"] == PROBE_MESSAGES]
-
-
 async def test_the_first_question_goes_before_the_first_request_and_only_once(endpoint):
     endpoint.script = [lambda request: says('{"ready": true}')]
-    client = Client("openai/judge", endpoint.params)
-    client.probe_when_asked()
-    await asyncio.gather(*(client.ask(HELLO, {"type": "object"}) for _ in range(8)))
-    assert (first_questions(endpoint), len(endpoint.requests)) == ([0], 9)
+    asking = client(endpoint)
+    asking.probe_when_asked()
+    await asyncio.gather(*(asking.ask(PROMPT, {"type": "object"}) for _ in range(8)))
+    assert [request["messages"] == PROBE_MESSAGES for request in endpoint.requests] == [True] + [False] * 8
 
 
-SECRET = [{"role": "user", "content": "a secret question"}]
-
-
-class Spans:
-    """A tracer whose spans are kept."""
-
-    def __init__(self) -> None:
-        self._kept = InMemorySpanExporter()
-        provider = TracerProvider()
-        provider.add_span_processor(SimpleSpanProcessor(self._kept))
-        self.tracer = provider.get_tracer("test")
-
-    @property
-    def all(self) -> list[ReadableSpan]:
-        return list(self._kept.get_finished_spans())
-
-
-@pytest.fixture
-def spans() -> Spans:
-    return Spans()
-
-
-async def test_a_request_has_a_span_after_the_conventions(endpoint: Endpoint, spans: Spans):
-    endpoint.script = [lambda _: says("a secret answer", USAGE)]
-    with traced_calls(spans.tracer):
-        await asyncio.create_task(Client("openai/judge", endpoint.params).ask(SECRET, SCHEMA))
-    (span,) = spans.all
-    assert (span.name, span.kind, span.status.status_code) == ("chat judge", SpanKind.CLIENT, StatusCode.UNSET)
-    assert dict(span.attributes or {}) == {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": "openai",
-        "gen_ai.request.model": "judge",
-        "gen_ai.response.model": "m",
-        "gen_ai.response.finish_reasons": ("stop",),
-        "gen_ai.usage.input_tokens": 100,
-        "gen_ai.usage.output_tokens": 20,
-    }
-    assert "secret" not in span.to_json()
-
-
-async def test_every_attempt_has_one_and_an_error_is_told_by_its_kind(endpoint: Endpoint, spans: Spans):
-    endpoint.script = [fails(500, "a secret message"), lambda _: says("hi", USAGE)]
-    with traced_calls(spans.tracer):
-        await Client("openai/judge", endpoint.params).ask(SECRET, SCHEMA)
-    failed, answered = spans.all
+async def test_every_attempt_has_a_span_after_the_conventions_and_an_error_is_told_by_its_kind(endpoint: Endpoint):
+    kept, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    endpoint.script = [fails(500, "a secret message"), lambda _: says("a secret answer", USAGE)]
+    with traced_calls(provider.get_tracer("test")):
+        secret = [{"role": "user", "content": "a secret question"}]
+        await asyncio.create_task(client(endpoint).ask(secret, SCHEMA))
+    failed, answered = kept.get_finished_spans()
     assert (failed.status.status_code, dict(failed.attributes or {})["error.type"]) == (StatusCode.ERROR, "500")
     assert (failed.status.description, failed.events) == (None, ())
-    assert answered.status.status_code is StatusCode.UNSET
-    assert "secret" not in failed.to_json()
+    assert answered.name == "chat judge"
+    assert (answered.kind, answered.status.status_code) == (SpanKind.CLIENT, StatusCode.UNSET)
+    told = {"operation.name": "chat", "provider.name": "openai", "request.model": "judge", "response.model": "m"}
+    told |= {"response.finish_reasons": ("stop",), "usage.input_tokens": 100, "usage.output_tokens": 20}
+    assert dict(answered.attributes or {}) == {f"gen_ai.{name}": value for name, value in told.items()}
+    assert "secret" not in failed.to_json() + answered.to_json()
 
 
 async def test_the_event_loop_goes_on_while_litellm_is_loaded(monkeypatch):
-    loading = threading.Event()
+    loading, done = threading.Event(), list[bool]()
     monkeypatch.setitem(sys.modules, "litellm", ModuleType("litellm"))  # half imported
     monkeypatch.setattr(providers, "load_litellm", lambda: done.append(loading.wait(10)))
-    done: list[bool] = []
     asyncio.get_running_loop().call_soon(loading.set)
     await providers.load_litellm_in_thread()
     assert done == [True]

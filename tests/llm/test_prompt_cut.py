@@ -37,12 +37,12 @@ def test_others_and_a_length_of_the_users_own_stay(model, params):
 
 
 ENGLISH = "The agent looked the order up, and it was 12 days old; so it refunded 48.20 USD.\n" * 500
-
-
 CHINESE = "代理查询了订单，发现订单只有十二天，因此退款了四十八美元。\n" * 500
-
-
 CODE = "def refund(order_id: str, amount: float) -> bool:\n    return api.post(f'/orders/{order_id}')\n" * 500
+TURKISH = "Temsilci siparişi kontrol etti ve on iki günlük olduğunu gördü, bu yüzden parayı iade etti.\n" * 500
+TOKENS = {ENGLISH: 12_000, CHINESE: 8_500, CODE: 12_500, TURKISH: 12_000, "=" * 50_000: 781}
+"""Of o200k_base, which holds more of most languages than cl100k_base."""
+WRITTEN = pytest.mark.parametrize("text", [ENGLISH, CHINESE, CODE], ids=["English", "Chinese", "code"])
 
 
 def cut(counted: int, text: str, *, own_server: bool = False, cached: int = 0, limits: tuple[int, ...] = ()) -> bool:
@@ -54,33 +54,18 @@ def cut(counted: int, text: str, *, own_server: bool = False, cached: int = 0, l
     return False
 
 
-TURKISH = "Temsilci siparişi kontrol etti ve on iki günlük olduğunu gördü, bu yüzden parayı iade etti.\n" * 500
-
-
-MEASURED = {
-    "English": (ENGLISH, 12_000),
-    "Chinese": (CHINESE, 8_500),
-    "code": (CODE, 12_500),
-    "Turkish": (TURKISH, 12_000),
-    "a line": ("=" * 50_000, 781),
-}
-
-
-"""Texts, and their tokens in o200k_base, which holds more of most languages than cl100k_base."""
-
-
-@pytest.mark.parametrize(("text", "tokens"), MEASURED.values(), ids=MEASURED)
+@pytest.mark.parametrize(("text", "tokens"), TOKENS.items(), ids=["English", "Chinese", "code", "Turkish", "line"])
 def test_what_another_tokenizer_counts_is_no_cut(text, tokens):
     assert not cut(tokens, text)
     assert not cut(int(0.8 * tokens), text), "a tokenizer that is more compact still"
 
 
-@pytest.mark.parametrize("text", [ENGLISH, CHINESE, CODE], ids=["English", "Chinese", "code"])
+@WRITTEN
 def test_half_of_a_prompt_is_a_cut(text):
     assert cut(expected_tokens(text) // 2, text)
 
 
-@pytest.mark.parametrize("text", [ENGLISH, CHINESE, CODE], ids=["English", "Chinese", "code"])
+@WRITTEN
 def test_a_usual_context_is_a_cut_on_a_server_of_ones_own_and_chance_elsewhere(text):
     text = text[: int(len(text) * 4096 * 1.1 / expected_tokens(text))]
     assert cut(4096, text, own_server=True)

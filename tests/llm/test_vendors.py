@@ -30,9 +30,12 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gavel.llm.failures.backoff", lambda longest: 0.0)
 
 
-@pytest.mark.parametrize("habit", PERMANENT)
-async def test_what_only_a_person_can_mend_is_asked_once_and_stops_what_follows(endpoint, wire, habit):
-    endpoint.script = [lambda _: PERMANENT[habit]]
+NO_RIGHTS = openai_error(403, "You have insufficient permissions for this operation.")
+
+
+@pytest.mark.parametrize("answer", [*PERMANENT.values(), NO_RIGHTS], ids=[*PERMANENT, "no permissions"])
+async def test_what_only_a_person_can_mend_is_asked_once_and_stops_what_follows(endpoint, wire, answer):
+    endpoint.script = [lambda _: answer]
     asking = client(endpoint)
     with pytest.raises(PermanentError) as error:
         await asking.ask(PROMPT, SCHEMA)
@@ -76,14 +79,8 @@ async def test_a_temperature_that_is_not_taken_is_dropped_once_and_remembered(en
     ]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "reasoning_effort: Extra inputs are not permitted",
-    ],
-)
-async def test_a_parameter_that_matters_and_is_not_taken_is_an_error_that_names_it(endpoint, wire, words):
-    endpoint.script = [lambda _: openai_error(400, words)]
+async def test_a_parameter_that_matters_and_is_not_taken_is_an_error_that_names_it(endpoint, wire):
+    endpoint.script = [lambda _: openai_error(400, "reasoning_effort: Extra inputs are not permitted")]
     with pytest.raises(PermanentError, match="openai/judge does not take reasoning_effort") as error:
         await client(endpoint, {"reasoning_effort": "low"}).ask(PROMPT, SCHEMA)
     assert "--judge-param" in error.value.remedy
@@ -115,30 +112,33 @@ async def test_a_reply_in_drips_keeps_to_the_timeout(endpoint, wire):
 
 async def test_one_empty_answer_to_the_probe_is_no_error(endpoint, wire):
     endpoint.script = [lambda _: says(""), lambda _: says('{"ready": true}')]
-    assert (await Client("openai/judge", endpoint.params).probe()).is_alone
-
-
-async def test_an_empty_answer_to_the_probe_is_an_error(endpoint, wire):
-    endpoint.script = [lambda _: says("", USAGE)]
-    with pytest.raises(LlmError, match="empty reply"):
-        await client(endpoint).probe()
-
-
-async def test_a_server_that_takes_the_answer_for_reasoning_fails_the_probe_with_its_flag(endpoint, wire):
-    endpoint.script = [lambda _: says(None, USAGE, reasoning_content="I am ready, so I say it.")]
-    with pytest.raises(LlmError) as error:
-        await client(endpoint).probe()
-    assert "--reasoning-parser" in error.value.remedy
-    endpoint.script = [lambda _: says(None, USAGE, reasoning_content='{"ready": true}')]
     assert (await client(endpoint).probe()).is_alone
 
 
 @pytest.mark.parametrize(
-    ("text", "is_alone"),
-    [('{"ready": true}', True), ('<think>hm</think>\n```json\n{"ready": true}\n```', True), ("Yes, I am here!", False)],
+    ("message", "told"),
+    [
+        ({"content": ""}, "empty reply"),
+        ({"content": None, "reasoning_content": "I am ready, so I say it."}, "(?s)--reasoning-parser"),
+    ],
 )
-async def test_the_probe_finds_out_that_a_model_adds_words(endpoint, wire, text, is_alone):
-    endpoint.script = [lambda _: says(text, USAGE)]
+async def test_an_answer_to_the_probe_that_is_none_is_an_error(endpoint, wire, message, told):
+    endpoint.script = [lambda _: says(usage=USAGE, **message)]
+    with pytest.raises(LlmError, match=told):
+        await client(endpoint).probe()
+
+
+@pytest.mark.parametrize(
+    ("message", "is_alone"),
+    [
+        ({"content": '{"ready": true}'}, True),
+        ({"content": '<think>hm</think>\n```json\n{"ready": true}\n```'}, True),
+        ({"content": None, "reasoning_content": '{"ready": true}'}, True),
+        ({"content": "Yes, I am here!"}, False),
+    ],
+)
+async def test_the_probe_finds_out_that_a_model_adds_words(endpoint, wire, message, is_alone):
+    endpoint.script = [lambda _: says(usage=USAGE, **message)]
     assert (await client(endpoint).probe()).is_alone == is_alone
 
 

@@ -31,19 +31,9 @@ from tests.fake_hub import TOKEN, FakeHub
 
 VOCABULARY = 64
 
+_ORDER = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}
 TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": description,
-            "parameters": {
-                "type": "object",
-                "properties": {"order_id": {"type": "string"}},
-                "required": ["order_id"],
-            },
-        },
-    }
+    {"type": "function", "function": {"name": name, "description": description, "parameters": _ORDER}}
     for name, description in [("look_up_order", "Look up an order."), ("refund", "Pay the money back.")]
 ]
 
@@ -56,20 +46,11 @@ OPENING: list[Message] = [
 def sampled_turn(
     prompt_ids: list[int], token_ids: list[int], logprobs: list[float] | None = None, **extra: object
 ) -> Choice:
-    """A choice as the endpoint makes it."""
     values = [-0.5] * len(token_ids) if logprobs is None else logprobs
     content = [{"token": str(token), "logprob": value, "top_logprobs": []} for token, value in enumerate(values)]
-    return Choice.model_validate(
-        {
-            "index": 0,
-            "finish_reason": "stop",
-            "message": {"role": "assistant", "content": "said"},
-            "logprobs": {"content": content},
-            "prompt_token_ids": prompt_ids,
-            "token_ids": token_ids,
-            **extra,
-        }
-    )
+    said = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "said"}}
+    sampled = {"logprobs": {"content": content}, "prompt_token_ids": prompt_ids, "token_ids": token_ids}
+    return Choice.model_validate({**said, **sampled, **extra})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +73,13 @@ def attempt(*turns: Choice, **fields: object) -> Trajectory:
 
 
 def sequence(prompt_ids: list[int], token_ids: list[int], logprobs: list[float], temperature: float = 1.0):
-    """A prompt and one sampled turn."""
-    prompt, said = len(prompt_ids), len(token_ids)
-    return TokenSequence(
-        prompt_ids + token_ids,
-        [False] * prompt + [True] * said,
-        [0.0] * prompt + logprobs,
-        [1.0] * prompt + [temperature] * said,
-    )
+    tokens = TokenSequence()
+    tokens.extend(prompt_ids)
+    tokens.extend(token_ids, logprobs=logprobs, temperature=temperature)
+    return tokens
 
 
 def stirred(policy: Any, scale: float = 0.1, seed: int = 1) -> Any:
-    """With an adapter that does something, and of which both halves have a gradient."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in policy.parameters():
@@ -117,25 +93,14 @@ def gradient_of(policy: Policy) -> torch.Tensor:
 
 
 def tiny_model(seed: int = 0, **config: object) -> Qwen3ForCausalLM:
-    """A random transformer whose distributions are far from uniform."""
     torch.manual_seed(seed)
-    settings = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 1024,
-        "initializer_range": 0.3,
-        "tie_word_embeddings": True,
-    }
+    settings: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "head_dim": 8}
+    settings |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    settings |= {"max_position_embeddings": 1024, "initializer_range": 0.3, "tie_word_embeddings": True}
     return Qwen3ForCausalLM(Qwen3Config(**(settings | config))).eval()
 
 
 def full_logprobs(model: torch.nn.Module, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
-    """Log-probs of `ids[1:]` by one plain forward pass over the whole sequence."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1]
     return torch.log_softmax(logits.float() / temperature, -1).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
@@ -177,7 +142,6 @@ async def registered(
 
 
 async def a_group(model: TrainableModel, rewards: list[float | None]) -> TrajectoryGroup:
-    """Attempts of the model at one task of the returns desk."""
     scenario = find_scenario("returns_desk")
     task = scenario.tasks("train")[0]
     group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=32, seed=n) for n in range(len(rewards)))
@@ -199,7 +163,6 @@ def _threads() -> Iterator[None]:
 
 @pytest.fixture
 def make_engine() -> Iterator[MakeEngine]:
-    """Engines that are closed when the test ends."""
     made: list[TransformersEngine] = []
 
     def make(model: torch.nn.Module | None = None, **settings: int) -> TransformersEngine:
@@ -213,19 +176,16 @@ def make_engine() -> Iterator[MakeEngine]:
 
 @pytest.fixture(scope="session")
 def policy() -> Policy:
-    """The embedded policy, for tests that do not change it."""
     return Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
 
 
 @pytest.fixture
 def fresh_policy() -> Policy:
-    """The embedded policy, for tests that train it."""
     return Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
 
 
 @pytest.fixture
 def opened(tmp_path, monkeypatch, policy):
-    """Opens the policy of a family and saves its adapter; its chat format is not what is tested here."""
     monkeypatch.setattr(policy_room, "chat_renderer", lambda *_: policy.renderer)
 
     def open_policy(family: Any, *, experts: bool = False) -> Policy:
@@ -246,7 +206,6 @@ def embedded_base() -> torch.nn.Module:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
-    """A Hugging Face Hub on loopback, which the library asks, with a token."""
     fake = FakeHub()
     monkeypatch.setenv("HF_ENDPOINT", fake.url)
     monkeypatch.setenv("HF_TOKEN", TOKEN)

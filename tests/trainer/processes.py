@@ -26,16 +26,9 @@ def led(lead: Callable[..., Any], *arguments: Any, nodes: int = 1, per_node: int
     receiver, sender = context.Pipe(duplex=False)
     running = []
     for rank in range(size):
-        variables = {
-            "RANK": rank,
-            "WORLD_SIZE": size,
-            "LOCAL_RANK": rank % per_node,
-            "GROUP_RANK": rank // per_node,
-            "LOCAL_WORLD_SIZE": per_node,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "TORCHELASTIC_RUN_ID": "tests",
-        }
+        variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank % per_node, "GROUP_RANK": rank // per_node}
+        variables |= {"LOCAL_WORLD_SIZE": per_node, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        variables |= {"TORCHELASTIC_RUN_ID": "tests"}
         process = context.Process(target=_process, args=(variables, sender, prepare, lead, arguments), daemon=True)
         process.start()
         running.append(process)

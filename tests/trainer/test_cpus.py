@@ -25,7 +25,6 @@ HIDE = "import sys; sys.modules['bitsandbytes'] = None; "
 
 
 def passes(program: str, files: list[str], *arguments: str, **variables: str) -> str:
-    """What a run of pytest prints, of which no test fails."""
     command = [sys.executable, "-c", program, "-q", "-p", "no:cacheprovider", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
     paths = [f"tests/trainer/{name}" for name in files]

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def engine_log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SamplingRequest, Sampled]]:
-    """Every request that the engine served, with what it sampled: the truth to compare with."""
     log: list[tuple[SamplingRequest, Sampled]] = []
     submit = TransformersEngine.submit
 

@@ -1,9 +1,8 @@
-"""Every family of base models against its own plain eager forward: learner, gradient, engine, and what is adapted.
+"""Every family of base models against its own plain eager forward: learner, gradient, engine, and what is adapted."""
 
-`python -m tests.trainer.families_page` makes docs/models.md of the same table.
-"""
-
-from collections.abc import Iterator
+import logging
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,22 @@ import pytest
 import torch
 from peft import PeftModel
 from renderers import config_from_name
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.proof import PublishError, SamplerProof
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.kv_cache import slots_that_fit
-from gavel.trainer.engines.protocol import Sampled
+from gavel.trainer.engines.protocol import EngineError, Sampled
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.loading import (
+    NOT_SAMPLED,
     BaseModelError,
+    auto_class,
     check_sampled_here,
     plain_logits,
     usable_context,
@@ -31,7 +35,7 @@ from gavel.trainer.policy.loading import (
 )
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import a_group, a_model, request_for
+from tests.trainer.conftest import a_group, a_model, registered, request_for, sequence
 from tests.trainer.families import ALL, BY_NAME, FAMILIES, Family
 from tests.trainer.families_page import PAGE, page
 
@@ -47,10 +51,7 @@ def words(seed: int, count: int) -> list[int]:
 
 
 def spoken(prompt: list[int], said: list[int], temperature: float = 1.0) -> TokenSequence:
-    tokens = TokenSequence()
-    tokens.extend(prompt)
-    tokens.extend(said, logprobs=[-1.0] * len(said), temperature=temperature)
-    return tokens
+    return sequence(prompt, said, [-1.0] * len(said), temperature)
 
 
 def forked() -> list[TokenSequence]:
@@ -65,7 +66,6 @@ def forked() -> list[TokenSequence]:
 
 
 def plain_logprobs(model: Any, tokens: TokenSequence) -> torch.Tensor:
-    """Of the sampled tokens, by one forward pass of the whole model over the sequence."""
     ids = torch.tensor([tokens.token_ids])
     logits = plain_logits(model, ids)[0].float()
     places = [place for place, own in enumerate(tokens.sampled) if own]
@@ -147,7 +147,6 @@ def sampling(family: Family, own: Policy) -> Iterator[TransformersEngine]:
 
 
 def two_turns(engine: TransformersEngine) -> Iterator[tuple[TokenSequence, Sampled]]:
-    """Of conversations of which some begin alike."""
     prompts = [words(0, 30), words(1, 5), words(0, 30)[:24] + words(2, 4)]
     for _ in range(2):
         futures = [engine.submit(request_for(prompt, seed=n)) for n, prompt in enumerate(prompts)]
@@ -160,7 +159,6 @@ def two_turns(engine: TransformersEngine) -> Iterator[tuple[TokenSequence, Sampl
 
 @torch.no_grad()
 def assert_sampled(family: Family, own: Policy, plain: Any) -> None:
-    """The engine's log-probs, and those that it scores."""
     assert slots_that_fit(family.model(), own.max_context) >= 1
     with sampling(family, own) as engine:
         for tokens, sampled in two_turns(engine):
@@ -194,21 +192,12 @@ def written(family: Family, like: Policy, directory: Path, *, weights: bool, **s
     return a_model(base_model=str(directory), renderer="qwen3", **settings)
 
 
-@pytest.mark.parametrize(
-    ("name", "experts", "dtype"),
-    [
-        ("Gemma 3", False, "float32"),
-        ("Granite 4", False, "float32"),
-        ("GPT-OSS", True, "float32"),
-        ("Qwen3-MoE", True, "bfloat16"),
-    ],
-)
-async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy, name, experts, dtype):
-    family = BY_NAME[name]
-    settings = {"lora": LoraSettings(experts=experts), "policy": PolicySettings(dtype=dtype)}
-    model = written(family, policy, tmp_path / "base", weights=True, **settings)
-    async with LocalBackend(tmp_path / "runs") as backend:
-        await model.register(backend)
+@pytest.mark.parametrize("name", ["Gemma 3", "Granite 4", "GPT-OSS", "Qwen3-MoE"])
+async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy, name):
+    dtype = "bfloat16" if name == "Qwen3-MoE" else "float32"
+    settings = {"lora": LoraSettings(experts=name in ("GPT-OSS", "Qwen3-MoE")), "policy": PolicySettings(dtype=dtype)}
+    model = written(BY_NAME[name], policy, tmp_path / "base", weights=True, **settings)
+    async with registered(tmp_path / "runs", model):
         result = await model.train([await a_group(model, [0.0, 0.5, 1.0])])
     assert result.trained
     if dtype == "float32":
@@ -218,27 +207,156 @@ async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy,
         assert result.metrics["publish_gap_mean"] < 0.02
 
 
-def test_a_base_that_computes_one_sequence_at_a_time_is_not_sharded(tmp_path, policy):
-    family = BY_NAME["Qwen3.5"]
-    model = written(family, policy, tmp_path, weights=False)
-    with pytest.raises(BaseModelError, match="cannot be sharded"):
-        Policy(model.base_model, LoraSettings(rank=2), "qwen3", sharded=True)
+EXPERTS = {"lora": LoraSettings(experts=True), "renderer": "qwen3"}
 
 
-def test_an_unknown_chat_format_is_told_before_weights_are_loaded(tmp_path, policy):
-    family = BY_NAME["Mistral"]
-    model = written(family, policy, tmp_path, weights=False)
-    with pytest.raises(BaseModelError, match="no exact renderer is known"):
-        Policy(model.base_model, LoraSettings(rank=2))
-
-
-@pytest.mark.parametrize("name", ["Qwen3", "Granite 3"])
-def test_experts_that_cannot_be_adapted_are_refused(name, policy, tmp_path):
-    family = BY_NAME[name]
-    model = written(family, policy, tmp_path, weights=False)
-    with pytest.raises(BaseModelError, match="experts"):
-        Policy(model.base_model, LoraSettings(experts=True), "qwen3", load=lambda *_: family.model())
+@pytest.mark.parametrize(
+    ("name", "settings", "told"),
+    [
+        ("Qwen3.5", {"renderer": "qwen3", "sharded": True}, "cannot be sharded"),  # one sequence at a time
+        ("Mistral", {}, "no exact renderer is known"),
+        ("Qwen3", EXPERTS, "experts"),
+        ("Granite 3", EXPERTS, "experts"),
+    ],
+)
+def test_what_a_base_cannot_do_is_told_before_weights_are_loaded(name, settings, told, policy, tmp_path):
+    model = written(BY_NAME[name], policy, tmp_path, weights=False)
+    with pytest.raises(BaseModelError, match=told):
+        Policy(model.base_model, **{"lora": LoraSettings(rank=2), "load": lambda *_: BY_NAME[name].model(), **settings})
 
 
 def test_the_page_is_that_of_the_table():
     assert PAGE.read_text() == page()
+    assert f"sample them\nwrongly, {', '.join(f'`{kind}`' for kind in NOT_SAMPLED)}." in PAGE.read_text()
+
+
+ROUGHLY = 5e-4
+"""Float32 rounds MiniCPM 3 by 1e-4."""
+_MOST_PARAMETERS = 20_000_000
+
+_STATES: dict[str, Any] = {"mamba_d_state": 8, "num_key_value_heads": 4, "head_dim": None}
+_LATENT: dict[str, Any] = {"num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8}
+_LATENT |= {"qk_nope_head_dim": 8, "v_head_dim": 8, "head_dim": None}
+_BAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 16}
+_JAMBA = {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4}
+_NEO = {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_hidden_layers": None, "window_size": 8}
+_MINIMAX = {"num_local_experts": 4, "layer_types": ["linear_attention", "full_attention"]}
+_ZAMBA = {"attention_head_dim": 16, "num_hidden_layers": 3, "attn_layer_period": 3, "attn_layer_offset": 1}
+_ZAMBA_2 = {"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"], "hybrid_layer_ids": [1]}
+_ZAMBA_2 |= {"mamba_headdim": 16, "n_mamba_heads": 4, "mamba_ngroups": 1, "num_mem_blocks": 1, "chunk_size": 16}
+SHAPES: dict[str, dict[str, Any]] = {
+    "bamba": _BAMBA | {"attn_layer_indices": [1]},
+    "codegen": {"rotary_dim": 8, "n_embd": 32, "n_head": 4},
+    "falcon": {"head_dim": None},
+    "gpt_neo": _NEO,
+    "gptj": {"rotary_dim": 8},
+    "jamba": _JAMBA | {"num_experts_per_tok": 2},
+    "minicpm3": _LATENT,
+    "minimax": _MINIMAX | {"num_experts_per_tok": 2},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 8},
+    "youtu": _LATENT,
+    "zamba": _STATES | _ZAMBA | {"n_mamba_heads": 2, "mamba_dt_rank": 4},
+    "zamba2": _STATES | _ZAMBA_2 | {"attention_head_dim": 16, "mamba_expand": 2},
+}
+
+OpenPolicy = Callable[[Family], Policy]
+
+
+def small(kind: str) -> Family:
+    family = Family(kind, kind, SHAPES.get(kind, {}))
+    try:
+        config = family.read_config()
+        with torch.device("meta"):
+            size = sum(each.numel() for each in auto_class(config).from_config(config).parameters())
+    except Exception as error:  # each type checks its config in its own way
+        pytest.skip(f"{type(error).__name__}: {error}")
+    if size > _MOST_PARAMETERS:
+        pytest.skip(f"{size:,} parameters")
+    return family
+
+
+def prove(engine: TransformersEngine, own: Policy) -> None:
+    @torch.no_grad()
+    def learned(*batch: TokenSequence) -> torch.Tensor:
+        return trained_logprobs(own, batch)
+
+    SamplerProof(engine, own, learned, learned, adapted=False)
+
+
+@torch.no_grad()
+def sampling_gap(engine: TransformersEngine, plain: Any) -> float:
+    try:
+        turns = [*two_turns(engine)]
+    except EngineError:
+        return math.inf
+    return max((torch.tensor(said.logprobs) - plain_logprobs(plain, each)).abs().max().item() for each, said in turns)
+
+
+@pytest.mark.parametrize("kind", sorted(NOT_SAMPLED))
+def test_what_the_embedded_engine_is_said_not_to_sample_it_samples_wrongly(kind, opened, tmp_path):
+    family = small(kind)
+    with pytest.raises(BaseModelError, match="embedded engine cannot sample") as refusal:
+        check_sampled_here(family.read_config())
+    assert "--engine vllm" in refusal.value.remedy
+    own = opened(family)
+    plain: Any = PeftModel.from_pretrained(family.model(), str(tmp_path)).eval()
+    with sampling(family, own) as engine:
+        assert sampling_gap(engine, plain) > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["recurrent_gemma", "rwkv"])
+def test_the_proof_at_registration_finds_what_the_config_would_not_tell(kind: str, opened: OpenPolicy) -> None:
+    family = small(kind)
+    own = opened(family)
+    with sampling(family, own) as engine, pytest.raises(PublishError, match=r"does not fit|cannot sample") as error:
+        prove(engine, own)
+    assert "--engine vllm" in error.value.remedy
+
+
+@pytest.mark.parametrize("kind", ["jamba", "bert", "whisper"])
+async def test_a_known_misfit_is_refused_before_weights_are_loaded(kind: str, tmp_path: Path, policy: Policy) -> None:
+    AutoConfig.for_model(kind).save_pretrained(tmp_path / "base")  # there are no weights
+    policy.tokenizer.save_pretrained(tmp_path / "base")
+    model = a_model(base_model=str(tmp_path / "base"), renderer="qwen3")
+    async with LocalBackend(tmp_path / "runs") as backend:
+        with pytest.raises(BaseModelError, match=r"embedded engine cannot sample|not a causal language model"):
+            await model.register(backend)
+
+
+@pytest.mark.parametrize("kind", ["opt", "ctrl", "recurrent_gemma", "laguna"])
+def test_the_learner_is_exact_where_this_was_once_wrong(kind: str, opened: OpenPolicy, tmp_path: Path) -> None:
+    family = small(kind)
+    own = opened(family)
+    plain: Any = PeftModel.from_pretrained(family.model(), str(tmp_path)).eval()
+    with torch.no_grad():
+        expected = torch.cat([plain_logprobs(plain, tokens) for tokens in forked()])
+        torch.testing.assert_close(trained_logprobs(own, forked()), expected, atol=ROUGHLY, rtol=0)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "kind", sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - {each.model_type for each in FAMILIES})
+)
+def test_every_type_of_transformers_is_exact_or_refused(kind, opened, tmp_path, caplog):
+    caplog.set_level(logging.ERROR)
+    family = small(kind)
+    try:
+        check_sampled_here(family.read_config())
+        own = opened(family)
+    except BaseModelError:
+        return
+    plain: Any = PeftModel.from_pretrained(family.model(), str(tmp_path)).eval()
+    try:
+        with torch.no_grad():
+            expected = torch.cat([plain_logprobs(plain, tokens) for tokens in forked()])
+    except RuntimeError as error:  # of a shape that this type does not have
+        pytest.skip(str(error))
+    with sampling(family, own) as engine:
+        try:
+            prove(engine, own)
+        except PublishError:
+            return
+        with torch.no_grad():
+            torch.testing.assert_close(trained_logprobs(own, forked()), expected, atol=ROUGHLY, rtol=0)
+        assert sampling_gap(engine, plain) < ROUGHLY

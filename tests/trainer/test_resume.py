@@ -1,11 +1,10 @@
-"""A run that is killed, at whatever moment, ends as if it had never been: to the last bit of adapter and optimiser.
-
-One command gives one adapter, too, in whichever order its rollouts arrive.
-"""
+"""A run that is killed, at whatever moment, ends as if it had never been: to the last bit of adapter and optimiser."""
 
 import asyncio
 import json
+import os
 import signal
+import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +25,11 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.runs.checkpoints import Checkpoints
-from tests.trainer.conftest import a_model
-from tests.trainer.resume_run import live
+from tests.forkserver import forking
+from tests.limits import HANG_SECONDS
+from tests.trainer.conftest import a_model, registered
 
 pytestmark = pytest.mark.slow
 
@@ -38,13 +39,10 @@ STEPS = 6
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs over the same recorded groups, each living as long as it is let."""
-
     recorded: Path
     directory: Path
 
     def live(self, name: str, life: str, steps: int = STEPS) -> int:
-        """The exit status of one life, negative for a signal."""
         return live(self.recorded, self.directory, name, steps, life)
 
     def path(self, name: str) -> Path:
@@ -54,7 +52,6 @@ class Runs:
         return Checkpoints(self.path(name) / "checkpoints")
 
     def rows(self, name: str, split: str) -> list[dict[str, Any]]:
-        """Without what no two runs share: the time of day, and a gap that only the run itself measures."""
         lines = map(json.loads, (self.path(name) / "metrics.jsonl").read_text().splitlines())
         own = [row for row in lines if row["split"] == split]
         return [{k: v for k, v in row.items() if k != "time" and not k.startswith("publish_")} for row in own]
@@ -72,7 +69,6 @@ class Runs:
 
 
 def assert_equal(one: Any, other: Any) -> None:
-    """Bit for bit, through dictionaries and lists."""
     assert type(one) is type(other)
     if isinstance(one, torch.Tensor):
         assert one.dtype == other.dtype
@@ -89,7 +85,6 @@ def assert_equal(one: Any, other: Any) -> None:
 
 
 async def record(directory: Path) -> list[TrajectoryGroup]:
-    """Judged groups of the returns desk that have a signal."""
     scenario = find_scenario("returns_desk")
     judge = Judge("stand-in", rubric=scenario.rubric)
     model = a_model("sampler")
@@ -108,7 +103,6 @@ async def record(directory: Path) -> list[TrajectoryGroup]:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of at least four groups."""
     directory = tmp_path_factory.mktemp("recorded")
     file = directory / "groups.jsonl.zst"
     TrajectoryStore(file).extend(asyncio.run(record(directory)))
@@ -118,7 +112,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(recorded: Path) -> Runs:
-    """With `whole`, a run that nobody disturbed."""
     return Runs(recorded, recorded.parent / "runs")
 
 
@@ -154,3 +147,66 @@ def test_one_command_gives_one_adapter_killed_or_not(tmp_path: Path) -> None:
         directory.mkdir()
         hashes.append(adapter_hash(directory, steps=3, kill_after=kill_after))
     assert len(set(hashes)) == 1
+
+
+CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate"}
+OF_THE_WHOLE = 40
+"""Steps that the schedule is made for, wherever a life ends."""
+
+
+async def train(groups: Path, runs: Path, name: str, steps: int) -> None:
+    recorded = list(TrajectoryStore(groups))
+    config = TrainConfig(
+        learning_rate=1e-3, warmup_steps=2, total_steps=OF_THE_WHOLE, decay="cosine", epochs=2, mini_batches=2
+    )
+    async with registered(runs, a_model(name, lora=LoraSettings(rank=4)), slots=4, max_context=512) as (model, backend):
+        while True:
+            step = await model.get_step()
+            if not any(row["step"] == step for row in backend.history(model, "val")):
+                await model.log([recorded[step % len(recorded)]], "val")
+            if step >= steps:
+                return
+            await model.train([recorded[(2 * step + at) % len(recorded)] for at in range(2)], config)
+            await model.delete_checkpoints(keep_last=2)
+
+
+def die_at(count: int, below: Path) -> None:
+    """Ends this process like a SIGKILL from outside, in front of its `count`-th change to a file of the run."""
+    left = count
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal left
+        inside = str(arguments[0]).startswith(str(below)) if arguments else False
+        if event == "open":
+            _, _, flags = arguments
+            changes = inside and isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
+        else:
+            changes = event in CHANGES and (inside or not str(arguments[0]).startswith("/"))  # relative: to a folder
+        if changes:
+            left -= 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+
+
+def live(groups: Path, runs: Path, name: str, steps: int, life: str) -> int:
+    """The status that one life of a run ended with, negative for a signal.
+
+    Each goes on from where the last one was killed. `whole` lets it finish,
+    `file 12` lets it die in front of its 12th change to a file of the run.
+    """
+    kind, _, when = life.partition(" ")
+    changes = int(when) if kind == "file" else 0
+    process = forking().Process(target=_live, args=(groups, runs, name, steps, changes), daemon=True)
+    process.start()
+    process.join(HANG_SECONDS)
+    assert process.exitcode is not None, "a run does not end"
+    return process.exitcode
+
+
+def _live(groups: Path, runs: Path, name: str, steps: int, changes: int) -> None:
+    if changes:
+        die_at(changes, runs / "tests" / name)
+    asyncio.run(train(groups, runs, name, steps))
+    os._exit(0)

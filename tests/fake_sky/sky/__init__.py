@@ -1,9 +1,4 @@
-"""SkyPilot 0.14's SDK as far as Gavel calls it, with one cloud: this machine.
-
-Installed nowhere: a test puts the folder on the path. Functions take what the published ones take, give request ids,
-and answer by them (`test_api_server` compares both). A node's home directory is a folder, whose interpreter for Gavel
-is one that has it; `setup` and `run` are run by bash. State is on disk, for `sky status` in a process of its own.
-"""
+"""SkyPilot 0.14's SDK as far as Gavel calls it, with one cloud: this machine."""
 
 import contextlib
 import enum
@@ -140,25 +135,17 @@ def launch(task: Task, cluster_name: str | None = None, **options: Any) -> str:
         given |= {"SKYPILOT_NODE_IPS": "127.0.0.1", "SKYPILOT_NUM_GPUS_PER_NODE": "1"}
         given.pop("GAVEL_STATE", None)
         if task.config["setup"]:
-            done = subprocess.run(
-                ["bash", "-c", task.config["setup"]], env=given, capture_output=True, text=True, timeout=_WAIT_SECONDS
-            )
+            command = ["bash", "-c", task.config["setup"]]
+            done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=_WAIT_SECONDS)
             print(done.stdout + done.stderr, file=out, end="")
             if done.returncode:
                 raise RuntimeError("setup failed")
         with (node / "job.log").open("ab") as log:
-            process = subprocess.Popen(
-                ["bash", "-c", task.config["run"]],
-                env=given,
-                cwd=node,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        _file(cluster_name).write_text(
-            json.dumps({"process": process.pid, "autostop": autostop, "launched": time.time(), "status": "UP"})
-        )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            command = ["bash", "-c", task.config["run"]]
+            process = subprocess.Popen(command, env=given, cwd=node, start_new_session=True, **streams)
+        told = {"process": process.pid, "autostop": autostop, "launched": time.time(), "status": "UP"}
+        _file(cluster_name).write_text(json.dumps(told))
         print("📋 Job submitted, ID: 1", file=out)
         return 1, None
 
@@ -183,18 +170,12 @@ def get(request_id: str) -> Any:
 
 def status(cluster_names: list[str] | None = None, refresh: Any = None, all_users: bool = False) -> str:
     def record(name: str, told: dict[str, Any]) -> dict[str, Any]:
-        autostop = told["autostop"]
-        return {
-            "name": name,
-            "status": ClusterStatus(told["status"]),
-            "autostop": autostop["idle_minutes"],
-            "to_down": autostop["down"],
-            "resources_str": "1x Fake(box, H100:1)",
-        }
+        stop = {"autostop": told["autostop"]["idle_minutes"], "to_down": told["autostop"]["down"]}
+        found = {"name": name, "status": ClusterStatus(told["status"]), "resources_str": "1x Fake(box, H100:1)"}
+        return found | stop
 
-    return _request(
-        lambda _: [record(*each) for each in _clusters().items() if cluster_names is None or each[0] in cluster_names]
-    )
+    wanted = _clusters().keys() if cluster_names is None else cluster_names
+    return _request(lambda _: [record(*each) for each in _clusters().items() if each[0] in wanted])
 
 
 def job_status(cluster_name: str, job_ids: list[int] | None = None) -> str:
@@ -214,15 +195,7 @@ def _runs(process: int) -> bool:
         return False
 
 
-def tail_logs(
-    cluster_name: str,
-    job_id: int | None,
-    follow: bool,
-    tail: int = 0,
-    output_stream: Any = None,
-    *,
-    preload_content: bool = True,
-) -> int:
+def tail_logs(cluster_name: str, job_id: int | None, follow: bool, tail: int = 0, output_stream: Any = None) -> int:
     with (home() / "nodes" / cluster_name / "job.log").open() as log:
         while True:
             if line := log.readline():

@@ -32,6 +32,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import vllm_launch
 from gavel.trainer.engines.vllm_launch import Served, ServerProcess
 from gavel.trainer.model import Model, TrainableModel
+from gavel.trainer.policy.adapters import ReferencePolicyError
 from gavel.trainer.policy.policy import source_of
 from gavel.trainer.runs.run_directory import NamedCheckpointError, RunDirectoryError
 from tests.backend_server import KEY, serving
@@ -57,7 +58,6 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @functools.cache
 def a_vllm_server() -> ServerProcess:
-    """One for all cases, which each leave it without adapters; it ends with this process."""
     directory = Path(tempfile.mkdtemp(prefix="gavel-vllm-"))
     base = source_of(EMBEDDED_POLICY)
     served = Served(base, torch.float32, "cpu", rank=LoraSettings().rank, slots=8, max_context=CONTEXT, versions=1)
@@ -87,15 +87,14 @@ async def a_backend(kind: str, runs: Path) -> AsyncIterator[Backend]:
         finally:
             await launched.down()
         return
-    app = create_app(a_local_backend(kind, runs), key=KEY, root=runs)
-    with serving(app) as url:
+    with serving(create_app(a_local_backend(kind, runs), key=KEY, root=runs)) as url:
         async with RemoteBackend(url, KEY, patience=60) as remote:
             yield remote
 
 
 @asynccontextmanager
-async def a_run(kind: str, runs: Path) -> AsyncIterator[tuple[TrainableModel, Backend]]:
-    model = a_model()
+async def a_run(kind: str, runs: Path, name: str = "clerk", start: str | None = None) -> AsyncIterator[Any]:
+    model = a_model(name, from_checkpoint=start)
     async with a_backend(kind, runs) as backend:
         await model.register(backend)
         yield model, backend
@@ -103,7 +102,6 @@ async def a_run(kind: str, runs: Path) -> AsyncIterator[tuple[TrainableModel, Ba
 
 @asynccontextmanager
 async def a_checkpoint(runs: Path) -> AsyncIterator[Path]:
-    """Of the run tests/first, trained on this machine, whose directory is gone afterwards."""
     async with registered(runs, "first") as (first, _):
         await first.train([await a_group(first, 0.0, 1.0)], TrainConfig(learning_rate=1e-2))
     yield runs / "tests" / "first" / "checkpoints" / "000001"
@@ -161,21 +159,16 @@ async def test_a_run_goes_on_where_it_was_and_refuses_other_settings(kind: str, 
 
 
 async def test_demonstrations_are_trained_and_a_policy_is_exported(kind: str, tmp_path: Path) -> None:
-    model = a_model()
-    shown = Trajectory(
-        messages_and_choices=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
-    )
-    async with a_backend(kind, tmp_path / "there") as backend:
-        await model.register(backend)
-        result = await model.train_sft([shown], SftConfig(learning_rate=1e-3))
+    said: list[Any] = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+    async with a_run(kind, tmp_path / "there") as (model, _):
+        result = await model.train_sft([Trajectory(messages_and_choices=said)], SftConfig(learning_rate=1e-3))
         assert (result.step, result.trained) == (1, True)
         made = await model.export("adapter", out=tmp_path / "here")
         pushed = await model.push(str(tmp_path / "store"), step="latest")
     assert pushed == str(tmp_path / "store" / "tests" / "clerk" / "checkpoints" / "000001")
     pulled = await TrainableModel.pull(f"{tmp_path}/store/tests/clerk", name="copy", runs=tmp_path / "pulled")
     assert (pulled.name, pulled.base_model, pulled.lora) == ("copy", model.base_model, model.lora)
-    async with LocalBackend(tmp_path / "pulled") as here:
-        await pulled.register(here)
+    async with registered(tmp_path / "pulled", pulled):
         assert await pulled.get_step() == 1
     assert made == tmp_path / "here"
     exported = (made / "adapter_model.safetensors").read_bytes()
@@ -208,8 +201,8 @@ async def test_a_prompted_model_s_trajectories_are_stored(kind: str, tmp_path: P
 
 async def test_settings_that_a_run_was_started_with_are_kept(kind: str, tmp_path: Path) -> None:
     async with a_run(kind, tmp_path) as (model, backend):
-        backend.pin(model, {"seed": 1})
-        backend.pin(model, {"seed": 1})
+        for _ in range(2):
+            backend.pin(model, {"seed": 1})
         with pytest.raises(RunDirectoryError, match="seed 1, not 2"):
             backend.pin(model, {"seed": 2})
 
@@ -221,14 +214,14 @@ async def test_a_run_begins_with_a_checkpoint_of_this_machine(kind, named, tmp_p
         start = str(adapter) if named == "directory" else "tests/first@1"
         if kind.startswith("local") and named == "run":
             shutil.copytree(tmp_path / "here", tmp_path / "there")
-        async with a_backend(kind, tmp_path / "there") as backend:
-            await a_model("second", from_checkpoint=start).register(backend)
+        async with a_run(kind, tmp_path / "there", "second", start):
+            pass
         kept = tmp_path / "there" / "tests" / "second" / "start" / "000000" / "adapter_model.safetensors"
         assert kept.read_bytes() == (adapter / "adapter_model.safetensors").read_bytes()
         record = json.loads((tmp_path / "there/tests/second/model.json").read_text())["from_checkpoint"]
         assert (record["named"], record["run"], record["step"]) == (start, "tests/first", 1)
-    async with a_backend(kind, tmp_path / "there") as backend:  # goes on without the other run
-        await a_model("second", from_checkpoint=start).register(backend)
+    async with a_run(kind, tmp_path / "there", "second", start):  # goes on without the other run
+        pass
     async with a_backend(kind, tmp_path / "there") as backend:
         with pytest.raises(RunDirectoryError, match="was begun from"):
             await a_model("second", from_checkpoint="tests/other").register(backend)
@@ -247,26 +240,21 @@ async def test_a_run_begins_with_a_checkpoint_of_the_backend_s_machine(kind: str
 
 @pytest.mark.parametrize("reference", ["directory", "start"])
 async def test_a_divergence_is_from_an_adapter_of_this_machine_or_from_the_start(kind, reference, tmp_path):
-    async with a_checkpoint(tmp_path / "here") as adapter, a_backend(kind, tmp_path / "there") as backend:
+    there = tmp_path / "there"
+    async with a_checkpoint(tmp_path / "here") as adapter, a_run(kind, there, "second", str(adapter)) as (model, _):
         named = str(adapter) if reference == "directory" else "start"
         config = TrainConfig(beta=0.1, learning_rate=1e-3, reference=named)
-        model = a_model("second", from_checkpoint=str(adapter))
-        await model.register(backend)
-        await backend.prepare(model, config)
+        await model.backend.prepare(model, config)
         result = await model.train([await a_group(model, 0.0, 1.0)], config)
         assert result.metrics["kl"] == pytest.approx(0.0, abs=1e-6)
-        (kept,) = (tmp_path / "there" / "tests" / "second" / "reference").iterdir()
+        (kept,) = (there / "tests" / "second" / "reference").iterdir()
         weights = (kept / "adapter_model.safetensors").read_bytes()
         assert weights == (adapter / "adapter_model.safetensors").read_bytes()
-    async with a_backend(kind, tmp_path / "there") as backend:
-        model = a_model("second")
-        await model.register(backend)
+    async with a_run(kind, there, "second") as (model, _):
         assert (await model.train([await a_group(model, 0.0, 1.0)], config)).step == 2
 
 
 async def test_mistakes_of_settings_are_told_before_anything_is_trained(kind: str, tmp_path: Path) -> None:
-    from gavel.trainer.policy.adapters import ReferencePolicyError
-
     async with a_run(kind, tmp_path) as (model, backend):
         for reference in (str(tmp_path / "none"), "nowhere", "7"):
             with pytest.raises(ReferencePolicyError) as error:

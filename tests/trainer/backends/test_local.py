@@ -1,12 +1,16 @@
 """LocalBackend as its users meet it: register, train, go on, and mistakes; what a run measures first is kept."""
 
 import asyncio
+import contextlib
 import json
 import os
+import re
 import shutil
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -24,12 +28,17 @@ from gavel.trainer.backends.training_run import FILE, MemorySettings, SaveError
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.token_sequences import TokenError
 from gavel.trainer.engines.protocol import EngineError
-from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
+from gavel.trainer.model import Model, NotRegisteredError
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.serving.answers import EndpointError
 from tests.trainer.conftest import a_group, a_model, registered
 
 pytestmark = pytest.mark.slow
+
+
+def checkpoint(runs: Path, step: int, name: str = "clerk") -> Path:
+    """The weights of its adapter."""
+    return runs / "tests" / name / "checkpoints" / f"{step:06d}" / "adapter_model.safetensors"
 
 
 @pytest.mark.parametrize(
@@ -42,46 +51,30 @@ pytestmark = pytest.mark.slow
     ids=["rslora", "targets", "dropout"],
 )
 async def test_an_adapter_of_any_settings_is_published_exactly_and_goes_on(tmp_path: Path, lora: LoraSettings) -> None:
-    def model() -> TrainableModel:
-        return a_model("lora", lora=lora)
-
-    outcomes: list[bytes] = []
-    recorded: TrajectoryGroup | None = None
-    for root in (tmp_path / "through", tmp_path / "resumed"):
-        own = model()
-        backend = LocalBackend(root)
-        await own.register(backend)
-        recorded = recorded or await a_group(own, [0.0, 1.0, 0.5])
-        gaps = [(await own.train([recorded], TrainConfig(learning_rate=1e-2))).metrics["publish_gap"]]
-        if root.name == "resumed":
-            await backend.close()
-            own, backend = model(), LocalBackend(root)
-            await own.register(backend)
-        gaps.append((await own.train([recorded], TrainConfig(learning_rate=1e-2))).metrics["publish_gap"])
-        await backend.close()
-        assert max(gaps) < 1e-4
-        outcomes.append((root / "tests" / "lora" / "checkpoints" / "000002" / "adapter_model.safetensors").read_bytes())
-        written = json.loads((root / "tests" / "lora" / "checkpoints" / "000002" / "adapter_config.json").read_text())
-        assert written["use_rslora"] is lora.rslora
-    assert outcomes[0] == outcomes[1]
+    async with registered(tmp_path, a_model("sampler", lora=lora)) as (sampler, _):
+        groups = [await a_group(sampler, [0.0, 1.0, 0.5])]
+    for root, lives in (("through", [2]), ("resumed", [1, 1])):
+        for steps in lives:
+            async with registered(tmp_path / root, a_model(lora=lora)) as (model, _):
+                for _ in range(steps):
+                    result = await model.train(groups, TrainConfig(learning_rate=1e-2))
+                    assert result.metrics["publish_gap"] < 1e-4
+        config = checkpoint(tmp_path / root, 2).with_name("adapter_config.json")
+        assert json.loads(config.read_text())["use_rslora"] is lora.rslora
+    through, resumed = (checkpoint(tmp_path / root, 2).read_bytes() for root in ("through", "resumed"))
+    assert through == resumed
 
 
 async def test_groups_without_a_signal_change_nothing_and_the_result_says_why(tmp_path: Path) -> None:
     async with registered(tmp_path) as (model, _):
-        same = await a_group(model, [0.5, 0.5])
-        unscored = await a_group(model, [None, None])
-        degenerate = await a_group(model, [None, None])
+        same, unscored, degenerate = [await a_group(model, [reward] * 2) for reward in (0.5, None, None)]
         degenerate.judgement = GroupJudgement(status="degenerate")
         result = await model.train([same, unscored, degenerate])
-        checkpoint = tmp_path / "tests" / "clerk" / "checkpoints" / "000001" / "adapter_model.safetensors"
-        first = checkpoint.read_bytes()
-        await model.train([same])
-        assert checkpoint.with_name("adapter_model.safetensors").read_bytes() == first
-    assert not result.trained
-    assert result.step == 1
-    assert "1 group whose members all have the same score" in result.reason
-    assert "1 group without a member that can be trained" in result.reason
-    assert "1 group whose members are all identical" in result.reason
+        assert (await model.train([same])).step == 2
+    assert checkpoint(tmp_path, 1).read_bytes() == checkpoint(tmp_path, 2).read_bytes()
+    assert (result.trained, result.step) == (False, 1)
+    for why in ("all have the same score", "without a member that can be trained", "are all identical"):
+        assert re.search(f"1 group [a-z ]*{why}", result.reason)
 
 
 async def test_a_step_that_trained_nothing_counts_in_the_learning_rates_schedule(tmp_path: Path) -> None:
@@ -141,7 +134,7 @@ async def test_the_newest_whole_checkpoint_stays_even_behind_damaged_ones(tmp_pa
         for _ in range(4):
             await model.train([group])
     for step in (3, 4):
-        (tmp_path / "tests" / "clerk" / "checkpoints" / f"{step:06d}" / "manifest.json").unlink()
+        checkpoint(tmp_path, step).with_name("manifest.json").unlink()
     async with registered(tmp_path) as (again, backend):
         await again.delete_checkpoints(keep_last=1, keep_best=0)
         assert backend.checkpoints(again) == [2, 3, 4]
@@ -165,12 +158,11 @@ async def test_a_state_that_no_run_wrote_is_never_run_and_the_one_before_is_take
         assert (await model.log([group], "val", step=1))["reward"] == 0.5
         assert [row["step"] for row in backend.history(model, "val")] == [1]
     for step, forged in ((2, {"other": 1}), (3, Evil())):
-        checkpoint = tmp_path / "tests" / "clerk" / "checkpoints" / f"{step:06d}"
-        state = checkpoint / "trainer_state" / "state.pt"
+        manifest = checkpoint(tmp_path, step).with_name("manifest.json")
+        state = manifest.with_name("trainer_state") / "state.pt"
         torch.save(forged, state)
-        manifest = json.loads((checkpoint / "manifest.json").read_text())
-        manifest["trainer_state/state.pt"] = file_sha256(state)
-        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+        hashes = json.loads(manifest.read_text()) | {"trainer_state/state.pt": file_sha256(state)}
+        manifest.write_text(json.dumps(hashes))
     async with registered(tmp_path) as (again, backend):
         assert await again.get_step() == 1
         await again.train([group])
@@ -180,20 +172,21 @@ async def test_a_state_that_no_run_wrote_is_never_run_and_the_one_before_is_take
 async def test_a_run_none_of_whose_checkpoints_is_whole_does_not_begin_again_over_its_own_metrics(tmp_path):
     async with registered(tmp_path) as (model, _):
         await model.train([await a_group(model, [0.0, 1.0])])
-    (tmp_path / "tests" / "clerk" / "checkpoints" / "000001" / "manifest.json").unlink()
-    metrics = (tmp_path / "tests" / "clerk" / "metrics.jsonl").read_text()
+    checkpoint(tmp_path, 1).with_name("manifest.json").unlink()
+    metrics = tmp_path / "tests" / "clerk" / "metrics.jsonl"
+    before = metrics.read_text()
     with pytest.raises(RunDirectoryError, match="none of its checkpoints is whole"):
         await a_model().register(LocalBackend(tmp_path))
-    assert (tmp_path / "tests" / "clerk" / "metrics.jsonl").read_text() == metrics
+    assert metrics.read_text() == before
 
 
 async def test_trajectories_that_were_logged_without_their_row_are_not_kept_twice(tmp_path: Path) -> None:
     async with registered(tmp_path) as (model, _):
         await model.log([Trajectory(reward=0.1)], "val")
         (tmp_path / "tests" / "clerk" / "metrics.jsonl").write_text("")  # as a kill between the two leaves it
-        await model.log([Trajectory(reward=0.2)], "val")
-        await model.log([Trajectory(reward=0.3)], "val")
-    groups = TrajectoryStore(tmp_path / "tests" / "clerk" / "trajectories" / "val" / "000000.jsonl.zst")
+        for reward in (0.2, 0.3):
+            await model.log([Trajectory(reward=reward)], "val")
+    groups = TrajectoryStore(tmp_path / "tests/clerk/trajectories/val/000000.jsonl.zst")
     assert [trajectory.reward for group in groups for trajectory in group] == [0.2, 0.3]
 
 
@@ -208,19 +201,15 @@ async def test_an_occupied_port_is_named_and_leaves_nothing_behind(tmp_path: Pat
 
 
 async def test_a_notebook_s_cell_that_registers_can_be_run_again(tmp_path: Path) -> None:
-    first, again, anew = a_model(), a_model(), a_model()
-    backend = LocalBackend(tmp_path)
-    await first.register(backend)
-    await first.train([await a_group(first, [0.0, 1.0])])
-    await again.register(backend)
-    assert (await again.get_step(), again.inference_base_url) == (1, first.inference_base_url)
-    async with LocalBackend(tmp_path) as new_backend:
-        await anew.register(new_backend)
-        assert await anew.get_step() == 1
-        assert await a_group(anew, [0.0, 1.0])
-        with pytest.raises(NotRegisteredError, match="register"):
-            await first.get_step()
-    await backend.close()
+    async with registered(tmp_path) as (first, backend):
+        await first.train([await a_group(first, [0.0, 1.0])])
+        await (again := a_model()).register(backend)
+        assert (await again.get_step(), again.inference_base_url) == (1, first.inference_base_url)
+        async with registered(tmp_path) as (anew, _):
+            assert await anew.get_step() == 1
+            assert await a_group(anew, [0.0, 1.0])
+            with pytest.raises(NotRegisteredError, match="register"):
+                await first.get_step()
 
 
 async def test_what_is_logged_stays_inside_the_run_directory(tmp_path: Path) -> None:
@@ -237,15 +226,11 @@ async def test_what_is_logged_stays_inside_the_run_directory(tmp_path: Path) -> 
 
 
 async def test_closing_waits_for_the_step_in_progress(tmp_path: Path) -> None:
-    model = a_model()
-    backend = LocalBackend(tmp_path)
-    await model.register(backend)
-    group = await a_group(model, [0.0, 1.0])
-    learning = asyncio.create_task(model.train([group]))
-    while not backend._run(model)._lock.locked():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    learning.cancel()
-    await backend.close()
+    async with registered(tmp_path) as (model, backend):
+        learning = asyncio.create_task(model.train([await a_group(model, [0.0, 1.0])]))
+        while not backend._run(model)._lock.locked():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        learning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await learning
     async with registered(tmp_path) as (again, backend):
@@ -253,21 +238,12 @@ async def test_closing_waits_for_the_step_in_progress(tmp_path: Path) -> None:
         assert [row["step"] for row in backend.history(again, "train")] == [1]
 
 
-def weights(runs: Path, name: str, step: int) -> bytes:
-    return (runs / "tests" / name / "checkpoints" / f"{step:06d}" / "adapter_model.safetensors").read_bytes()
-
-
 async def test_a_step_that_could_not_be_saved_is_not_trained_on(tmp_path: Path, monkeypatch) -> None:
-    def full(*given: object) -> None:
-        raise RuntimeError("failed writing file")
-
-    model, other = a_model(), a_model("other")
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
-        await other.register(backend)
+    async with registered(tmp_path) as (model, backend):
+        await (other := a_model("other")).register(backend)
         group = await a_group(model, [0.0, 1.0])
         with monkeypatch.context() as patched:
-            patched.setattr(torch, "save", full)
+            patched.setattr(torch, "save", Mock(side_effect=RuntimeError("failed writing file")))
             with pytest.raises(SaveError, match="step 1 could not be saved"):
                 await model.train([group])
         with pytest.raises(NotRegisteredError):
@@ -275,14 +251,12 @@ async def test_a_step_that_could_not_be_saved_is_not_trained_on(tmp_path: Path, 
         await model.register(backend)
         for each in (model, other):
             assert (await each.train([group])).step == 1
-    assert weights(tmp_path, "clerk", 1) == weights(tmp_path, "other", 1)
+    assert checkpoint(tmp_path, 1).read_bytes() == checkpoint(tmp_path, 1, "other").read_bytes()
 
 
 async def test_a_step_whose_adapter_cannot_be_followed_is_no_checkpoint(tmp_path: Path) -> None:
-    model, other = a_model(), a_model("other")
-    async with LocalBackend(tmp_path) as backend:
-        for each in (model, other):
-            await each.register(backend)
+    async with registered(tmp_path) as (model, backend):
+        await (other := a_model("other")).register(backend)
         group = await a_group(model, [0.0, 1.0])
         for each in (model, other):
             await each.train([group])
@@ -292,7 +266,7 @@ async def test_a_step_whose_adapter_cannot_be_followed_is_no_checkpoint(tmp_path
         assert (await model.get_step(), backend.checkpoints(model)) == (1, [1])
         for each in (model, other):
             assert (await each.train([group])).step == 2
-    assert weights(tmp_path, "clerk", 2) == weights(tmp_path, "other", 2)
+    assert checkpoint(tmp_path, 2).read_bytes() == checkpoint(tmp_path, 2, "other").read_bytes()
 
 
 async def test_registering_again_starts_an_engine_that_has_stopped(tmp_path: Path) -> None:
@@ -307,52 +281,30 @@ async def test_registering_again_starts_an_engine_that_has_stopped(tmp_path: Pat
     assert {trajectory.policy_version for trajectory in again} == {1}
 
 
-def storages(model: torch.nn.Module) -> dict[int, int]:
-    """Bytes by address."""
-    return {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in model.parameters()}
+def storages(parameters: Iterable[torch.Tensor]) -> set[int]:
+    return {each.untyped_storage().data_ptr() for each in parameters}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 async def test_learner_and_sampler_hold_the_base_once(tmp_path: Path, dtype) -> None:
     async with registered(tmp_path, a_model(policy=PolicySettings(dtype=dtype))) as (model, backend):
         run = backend._training[model.key]
-        base = storages(run.policy.model.get_base_model())
-        assert storages(run.policy.plain_model()).keys() - base.keys() == set() or dtype == "float32"
+        base = storages(run.policy.model.get_base_model().parameters())
+        assert storages(run.policy.plain_model().parameters()) <= base or dtype == "float32"
         result = await model.train([await a_group(model, [0.0, 1.0, 0.5])], TrainConfig(learning_rate=1e-3))
         assert result.trained
-        sampled = storages(run._engine._model)
-        adapted = {
-            module.get_base_layer().weight.untyped_storage().data_ptr()
-            for module in run.policy.model.modules()
-            if isinstance(module, LoraLayer)
-        }
-        own = sampled.keys() - base.keys()
+        layers = [module for module in run.policy.model.modules() if isinstance(module, LoraLayer)]
+        adapted = storages(layer.get_base_layer().weight for layer in layers)
+        own = storages(run._engine._model.parameters()) - base
         assert len(own) == (len(adapted) if dtype == "float32" else 0), "of merged weights, in float32 alone"
         kept = (run.directory.path / "memory.json").read_text()
         assert json.loads(kept)["micro_batch_tokens"] == {"without_checkpointing": 16384}
 
 
-OPEN = TrainConfig()
-
-
 @pytest.fixture
 def directory(tmp_path):
-    directory = RunDirectory(tmp_path, "tests", "run")
-    yield directory
-    directory.close()
-
-
-class Fit:
-    """Measures less free memory at every call."""
-
-    def __init__(self, tokens: int = 9000) -> None:
-        self.tokens = tokens
-        self.asked: list[bool] = []
-
-    def __call__(self, checkpointing: bool) -> int:
-        self.asked.append(checkpointing)
-        self.tokens -= 1000
-        return self.tokens
+    with contextlib.closing(RunDirectory(tmp_path, "tests", "run")) as directory:
+        yield directory
 
 
 @pytest.mark.parametrize(
@@ -363,26 +315,20 @@ class Fit:
     ],
 )
 def test_what_is_measured_first_is_kept_by_later_steps_and_by_a_resumed_run(directory, device, chosen, found):
-    fit = Fit()
-    first = MemorySettings(directory, device, fit).fill_in(OPEN)
+    fit = Mock(side_effect=[8000, 7000, 6000, 5000])  # less memory is free at every call
+    first = MemorySettings(directory, device, fit).fill_in(TrainConfig())
     assert (first.gradient_checkpointing, first.micro_batch_tokens, first.whole_pass_tokens) == chosen
     for other in ("cpu", "cuda"):  # resumed, also on another device
-        assert MemorySettings(directory, other, fit).fill_in(OPEN) == first
-    assert len(fit.asked) == len(found)
+        assert MemorySettings(directory, other, fit).fill_in(TrainConfig()) == first
+    assert fit.call_count == len(found)
     kept = json.loads((directory.path / FILE).read_text())
     assert kept["micro_batch_tokens"] == found
     assert directory.path / FILE in directory.entries()
 
 
-@pytest.mark.parametrize(
-    "held",
-    [
-        {"gradient_checkpointing": None, "micro_batch_tokens": None},
-        {"gradient_checkpointing": False, "micro_batch_tokens": {"without_checkpointing": -5}},
-    ],
-)
-def test_a_file_that_holds_something_else_is_refused_when_the_run_is_opened(directory, held):
-    directory.describe(held, FILE)
+@pytest.mark.parametrize(("checkpointing", "tokens"), [(None, None), (False, {"without_checkpointing": -5})])
+def test_a_file_that_holds_something_else_is_refused_when_the_run_is_opened(directory, checkpointing, tokens):
+    directory.describe({"gradient_checkpointing": checkpointing, "micro_batch_tokens": tokens}, FILE)
     with pytest.raises(RunDirectoryError, match="memory settings") as caught:
-        MemorySettings(directory, "cpu", Fit())
+        MemorySettings(directory, "cpu", Mock())
     assert "Restore the file, or delete it" in str(caught.value)

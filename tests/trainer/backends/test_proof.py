@@ -6,21 +6,14 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from gavel.trainer.backends.proof import (
-    FEWEST,
-    PublishCheck,
-    PublishError,
-    Scores,
-    Verdict,
-    prove_engine,
-    verdict,
-)
+from gavel.trainer.backends.proof import FEWEST, PublishCheck, PublishError, Scores, Verdict, prove_engine, verdict
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig, VllmSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import TrainedSequence
@@ -40,6 +33,7 @@ from tests.trainer.conftest import (
     full_logprobs,
     registered,
     sequence,
+    stirred,
     tiny_model,
 )
 from tests.trainer.engines.test_pool import until
@@ -47,12 +41,12 @@ from tests.trainer.engines.vllm_stand_in import StandIn
 
 FLOOR = 0.02
 ROUNDING = 0.02
+LORA = LoraSettings(rank=4)
+CONFIG = TrainConfig(learning_rate=1e-2)
 
 
 @dataclass
 class Simulation:
-    """A probe of two sequences; rounding is drawn anew wherever sampler or learner computes."""
-
     tokens: int = 300
     change: float = 0.05
     """By which an update moves a log-prob, in nats: the standard deviation of all tokens."""
@@ -114,11 +108,11 @@ def test_a_healthy_publication_and_a_lost_one_are_never_taken_for_each_other(cha
 
 
 @pytest.mark.parametrize("kind", ["independent rounding", "rounding in common", "one token in ten moves"])
-def test_a_lost_publication_is_found_from_a_few_times_the_rounding_on(kind: str) -> None:
-    for change in (8 * ROUNDING, 1.0):
-        simulation = Simulation(change=change, **KINDS[kind])
-        assert simulation.share({"earlier"}, "earlier") > 0.85
-        assert simulation.share({"new"}, "new") > 0.85
+@pytest.mark.parametrize("change", [8 * ROUNDING, 1.0])
+def test_a_lost_publication_is_found_from_a_few_times_the_rounding_on(change: float, kind: str) -> None:
+    simulation = Simulation(change=change, **KINDS[kind])
+    assert simulation.share({"earlier"}, "earlier") > 0.85
+    assert simulation.share({"new"}, "new") > 0.85
 
 
 def test_a_sampler_that_no_bit_changes_is_stale_at_any_rate() -> None:
@@ -126,12 +120,9 @@ def test_a_sampler_that_no_bit_changes_is_stale_at_any_rate() -> None:
     base = -2 - simulation.normal(300).abs()
     before = Scores(base + simulation.rounding(), base + simulation.rounding())
     moved = Scores(base + simulation.rounding(), before.sampler)
-    assert verdict(moved, before, before, 0.02, FLOOR) == "earlier"
-    assert verdict(Scores(before.learner, before.sampler), before, before, 0.02, FLOOR) == "unknown", "nothing changed"
-    half = torch.where(torch.arange(300) % 2 == 0, moved.learner, before.learner)
-    assert verdict(Scores(half, before.sampler), before, before, 0.02, FLOOR) == "unknown", (
-        "a change of a bit here and there"
-    )
+    here_and_there = torch.where(torch.arange(300) % 2 == 0, moved.learner, before.learner)
+    for learner, found in ((moved.learner, "earlier"), (before.learner, "unknown"), (here_and_there, "unknown")):
+        assert verdict(Scores(learner, before.sampler), before, before, 0.02, FLOOR) == found
 
 
 IDS = [(7 * n) % 800 for n in range(150)]
@@ -142,11 +133,10 @@ def plain(model: Any, *batch: TokenSequence) -> torch.Tensor:
 
 
 class LiveSampler:
-    """The embedded engine, where a publication can be lost."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.engine = TransformersEngine(load_base(EMBEDDED_POLICY, dtype, "cpu"), slots=2, max_context=256)
-        self.policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4), settings=PolicySettings(dtype=names[dtype]))
+    def __init__(self, dtype: str) -> None:
+        base = load_base(EMBEDDED_POLICY, getattr(torch, dtype), "cpu")
+        self.engine = TransformersEngine(base, slots=2, max_context=256)
+        self.policy = Policy(EMBEDDED_POLICY, LORA, settings=PolicySettings(dtype=dtype))
         self.engine.publish(self.policy, 0)
         self.noise = 0.0
         """Makes its scores differ from call to call, as those of a server under load."""
@@ -181,10 +171,7 @@ class LiveSampler:
             return trained_logprobs(self.policy, batch)
 
 
-names: dict[torch.dtype, Any] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-
-
-@pytest.fixture(params=names, ids=str)
+@pytest.fixture(params=["float32", "bfloat16"])
 def sampler(request):
     found = LiveSampler(request.param)
     yield found
@@ -212,49 +199,37 @@ def test_beside_noise_a_lost_publication_is_found_when_the_changes_have_added_up
     sampler.noise = 0.03
     assert sampler.step(1e-6)["publish_proven"] == 0
     assert sampler.step(1e-6, published=False)["publish_proven"] == 0, "far below the noise"
-    with pytest.raises(PublishError, match="earlier adapter"):
-        repeat(sampler, 30, published=False)
+    with pytest.raises(PublishError, match="earlier adapter"):  # noqa: PT012
+        for _ in range(30):
+            assert not sampler.step(5e-5, published=False)["publish_proven"]
 
 
-def test_beside_a_little_noise_a_sampler_that_is_stuck_is_found_within_five_publications_at_any_rate() -> None:
-    sampler = LiveSampler(torch.bfloat16)
-    try:
-        sampler.noise = 3e-4
-        small_steps(sampler, 6, published=True)
-        with pytest.raises(PublishError, match="earlier adapter"):
-            small_steps(sampler, 5, published=False)
-    finally:
-        sampler.engine.close()
-
-
-def small_steps(sampler: LiveSampler, count: int, *, published: bool) -> None:
-    for step in range(count):
-        sampler.step(1e-5, published=published, offset=31 * step)
-
-
-def repeat(sampler: LiveSampler, most: int, *, published: bool = True) -> None:
-    """Larger steps until one is proven."""
-    for _ in range(most):
-        if sampler.step(5e-5, published=published)["publish_proven"]:
-            return
-    pytest.fail("nothing was proven")
+@pytest.mark.parametrize("sampler", ["bfloat16"], indirect=True)
+def test_beside_a_little_noise_a_sampler_that_is_stuck_is_found_within_five_publications_at_any_rate(sampler):
+    sampler.noise = 3e-4
+    for step in range(6):
+        sampler.step(1e-5, offset=31 * step)
+    with pytest.raises(PublishError, match="earlier adapter"):  # noqa: PT012
+        for step in range(5):
+            sampler.step(1e-5, published=False, offset=31 * step)
 
 
 def test_the_adapter_of_another_run_is_found(sampler: LiveSampler) -> None:
     sampler.step(1e-4)
-    settings = PolicySettings(dtype=names[sampler.policy.dtype])
-    other = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, seed=1), settings=settings)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
+    settings: Any = PolicySettings(dtype=str(sampler.policy.dtype).removeprefix("torch."))
+    other = stirred(Policy(EMBEDDED_POLICY, LoraSettings(rank=4, seed=1), settings=settings), 0.05, seed=0)
     with pytest.raises(PublishError, match="another adapter"):
         sampler.step(1e-4, published=other)
 
 
-def test_a_learner_whose_sequences_see_each_other_is_refused(make_engine: MakeEngine) -> None:
-    engine, learner = make_engine(), tiny_model()
+def serving(make_engine: MakeEngine, learner: Any, **settings: int) -> TransformersEngine:
+    engine = make_engine(**settings)
     engine.publish(WholeModel(learner), 0)
+    return engine
+
+
+def test_a_learner_whose_sequences_see_each_other_is_refused(make_engine: MakeEngine) -> None:
+    learner = tiny_model()
 
     def leaking(*batch: Any) -> torch.Tensor:
         joined = full_logprobs(learner, [token for each in batch for token in each.token_ids])
@@ -262,41 +237,31 @@ def test_a_learner_whose_sequences_see_each_other_is_refused(make_engine: MakeEn
         return torch.cat([joined[start:][: len(each.token_ids) - 1] for start, each in zip(starts, batch, strict=True)])
 
     with pytest.raises(PublishError, match="share a prefix"):
-        prove_engine(engine, leaking, 64, torch.float32)
+        prove_engine(serving(make_engine, learner), leaking, 64, torch.float32)
 
 
 def test_an_engine_with_other_weights_is_refused(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    engine.publish(WholeModel(tiny_model()), 0)
     with pytest.raises(PublishError, match="sampler and learner differ"):
-        prove_engine(engine, lambda *batch: plain(tiny_model(seed=1), *batch), 64, torch.float32)
+        prove_engine(serving(make_engine, tiny_model()), partial(plain, tiny_model(seed=1)), 64, torch.float32)
 
 
 def test_an_engine_that_serves_the_base_without_its_adapter_is_refused(make_engine: MakeEngine) -> None:
-    engine, learner = make_engine(), tiny_model()
-    engine.publish(WholeModel(tiny_model()), 0)
+    base, learner = tiny_model(), tiny_model()
     with torch.no_grad():
         for parameter in learner.parameters():
             parameter.mul_(1.01)
+    engine, tolerant = serving(make_engine, base), torch.bfloat16  # far beyond this change
     with pytest.raises(PublishError, match="without the adapter"):
-        prove_engine(
-            engine,
-            lambda *batch: plain(learner, *batch),
-            64,
-            torch.bfloat16,  # whose tolerance is far beyond this change
-            lambda *batch: plain(tiny_model(), *batch),
-        )
+        prove_engine(engine, partial(plain, learner), 64, tolerant, partial(plain, base))
 
 
 class Spilling:
     """An engine some of whose conversations read another's cache: their log-probs are a nat off."""
 
     def __init__(self, engine: TransformersEngine, *, continued: bool) -> None:
-        self.engine = engine
-        self.continued = continued
+        self.engine, self.continued, self.max_context = engine, continued, engine.max_context
         self.asked: list[SamplingRequest] = []
         self.scored = 0
-        self.max_context = engine.max_context
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
         assert not self.scored, "nothing is scored before all is sampled"
@@ -316,22 +281,18 @@ class Spilling:
 
 @pytest.mark.parametrize(("continued", "where"), [(True, "in the second turn of a conversation"), (False, "1 nats$")])
 def test_a_cache_that_spills_is_found_in_the_turn_where_it_does(make_engine, continued, where):
-    engine, learner = make_engine(max_context=16), tiny_model()
-    engine.publish(WholeModel(learner), 0)
-    prove_engine(engine, lambda *batch: plain(learner, *batch), 64, torch.float32)
+    learner = tiny_model()
+    engine, learned = serving(make_engine, learner, max_context=16), partial(plain, learner)
+    prove_engine(engine, learned, 64, torch.float32)
     spilling: Any = Spilling(engine, continued=continued)
     with pytest.raises(PublishError, match="cache does not fit this base model") as error:
-        prove_engine(spilling, lambda *batch: plain(learner, *batch), 64, torch.float32)
+        prove_engine(spilling, learned, 64, torch.float32)
     assert re.search(where, error.value.message)
     first, second, longer, other = (list(each.prompt_ids) for each in spilling.asked)
     assert longer[: len(first)] == first
     assert other[: len(second)] == second
     assert len(longer) != len(other)
     assert first[: len(first) // 2] == second[: len(first) // 2], "they share a prefix"
-
-
-LORA = LoraSettings(rank=4)
-CONFIG = TrainConfig(learning_rate=1e-2)
 
 
 @pytest.fixture
@@ -374,8 +335,7 @@ async def test_a_server_that_dies_in_a_step_costs_no_group_and_is_taken_back_onc
     async with a_run(servers, tmp_path) as (model, pool):
         servers[1].ends_after = 1
         group = await a_group(model, REWARDS)
-        assert len(group.trajectories) == 6
-        assert not group.exceptions
+        assert (len(group.trajectories), group.exceptions) == (6, [])
         for trajectory in group:
             seen: list[int] = []
             for turn in trajectory.choices():

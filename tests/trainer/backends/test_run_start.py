@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -30,35 +31,36 @@ pytestmark = pytest.mark.slow
 _PROBE = [5, 9, 40, 7, 300, 12, 80, 61, 33]
 
 
-def starting(name, start=None, **lora):
+SAID = [{"role": "user", "content": "May I return it?"}, {"role": "assistant", "content": "Yes, within a month."}]
+DEMONSTRATION = Trajectory(messages_and_choices=SAID)
+
+
+def starting(start, name="new", **lora):
     return a_model(name, "desk", lora=LoraSettings.model_validate(lora), from_checkpoint=start)
 
 
-def a_demonstration() -> Trajectory:
-    said = [{"role": "user", "content": "May I return it?"}, {"role": "assistant", "content": "Yes, within a month."}]
-    return Trajectory(messages_and_choices=said)
+def origin(runs: Path) -> dict[str, object]:
+    return json.loads((runs / "desk" / "new" / "model.json").read_text())["from_checkpoint"]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the run sft/tuned of three steps."""
     root = tmp_path_factory.mktemp("runs")
 
     async def tune() -> None:
         async with registered(root, a_model("tuned", "sft")) as (model, _):
             for _ in range(3):
-                await model.train_sft([a_demonstration()], SftConfig(learning_rate=1e-2))
+                await model.train_sft([DEMONSTRATION], SftConfig(learning_rate=1e-2))
 
     asyncio.run(tune())
     return root
 
 
-def adapter(directory: Path) -> dict[str, torch.Tensor]:
-    return load_file(directory / "adapter_model.safetensors")
-
-
-def logprobs(run: TrainingRun) -> list[float]:
-    return run._engine.score(_PROBE)
+def assert_begins_with(run: TrainingRun, checkpoint: Path) -> None:
+    """Bit for bit."""
+    begun = dict(run.policy.adapter_parameters())
+    weights = load_file(checkpoint / "adapter_model.safetensors")
+    assert all(torch.equal(begun[name], weight) for name, weight in weights.items())
 
 
 @pytest.mark.parametrize("named", ["sft/tuned", "directory@2", "checkpoint"])
@@ -68,20 +70,18 @@ async def test_the_policy_of_step_0_is_the_checkpoint_bit_for_bit(runs: Path, tm
     start = {"directory": str(tuned), "directory@2": f"{tuned}@2"}.get(named, named)
     step = 2 if named.endswith("2") else 3
     checkpoint = tuned / "checkpoints" / f"{step:06d}"
-    model = starting("new", checkpoint if named == "checkpoint" else start)
+    model = starting(checkpoint if named == "checkpoint" else start)
     async with registered(tmp_path, a_model("tuned", "sft")) as (source, backend):
         await model.register(backend)
         assert await model.get_step() == 0
-        found, expected = backend._run(model), backend._run(source)
-        begun = {name: parameter.clone() for name, parameter in found.policy.adapter_parameters()}
-        assert all(torch.equal(begun[name], weight) for name, weight in adapter(checkpoint).items())
+        assert_begins_with(backend._run(model), checkpoint)
         if step == 3:
-            assert logprobs(found) == logprobs(expected)
+            assert backend._run(model)._engine.score(_PROBE) == backend._run(source)._engine.score(_PROBE)
         recorded = await a_group(model, [0.0, 1.0, 0.5])
         first = await model.train([recorded], TrainConfig(learning_rate=1e-2, beta=0.1, reference="start"))
         assert first.metrics["kl"] == pytest.approx(0, abs=1e-6)  # from the state after SFT
-    origin = json.loads((tmp_path / "desk" / "new" / "model.json").read_text())["from_checkpoint"]
-    assert (origin["run"], origin["step"], origin["directory"]) == ("sft/tuned", step, str(checkpoint))
+    found = origin(tmp_path)
+    assert (found["run"], found["step"], found["directory"]) == ("sft/tuned", step, str(checkpoint))
     card = (tmp_path / "desk" / "new" / "checkpoints" / "000001" / "README.md").read_text()
     assert f"`sft/tuned`, step {step}" in card
 
@@ -91,33 +91,28 @@ async def test_a_run_begins_with_a_checkpoint_that_is_in_a_store(runs: Path, tmp
     async with registered(tmp_path / "there", a_model("tuned", "sft")) as (tuned, backend):
         await tuned.push("hf://desk/adapters", 2)
     start = "hf://desk/adapters/sft/tuned@2"
+    here = tmp_path / "here"
     with pytest.raises(StorageError, match="no checkpoint of step 3; it has: 2"):
-        async with LocalBackend(tmp_path / "here") as backend:
-            await starting("new", "hf://desk/adapters/sft/tuned@3").register(backend)
-    async with registered(tmp_path / "here", starting("new", start)) as (model, backend):
-        begun = {name: parameter.clone() for name, parameter in backend._run(model).policy.adapter_parameters()}
-    expected = adapter(runs / "sft" / "tuned" / "checkpoints" / "000002")
-    assert all(torch.equal(begun[name], weight) for name, weight in expected.items())
-    origin = json.loads((tmp_path / "here" / "desk" / "new" / "model.json").read_text())["from_checkpoint"]
-    assert origin == {"named": start, "directory": start, "run": "sft/tuned", "step": 2}
-    assert not (tmp_path / "here" / "desk" / "new" / ".pulled").exists()
+        await starting("hf://desk/adapters/sft/tuned@3").register(LocalBackend(here))
+    async with registered(here, starting(start)) as (model, backend):
+        assert_begins_with(backend._run(model), runs / "sft" / "tuned" / "checkpoints" / "000002")
+    assert origin(here) == {"named": start, "directory": start, "run": "sft/tuned", "step": 2}
+    assert not (here / "desk" / "new" / ".pulled").exists()
     hub.close()  # it is not needed again
-    async with LocalBackend(tmp_path / "here") as backend:
-        await starting("new", start).register(backend)
+    async with registered(here, starting(start)):
+        pass
     with pytest.raises(RunDirectoryError, match=r"was begun from .*@2', not from .*@1'"):
-        async with LocalBackend(tmp_path / "here") as backend:
-            await starting("new", "hf://desk/adapters/sft/tuned@1").register(backend)
+        await starting("hf://desk/adapters/sft/tuned@1").register(LocalBackend(here))
 
 
 async def test_step_0_of_a_run_is_exported_with_the_checkpoint_that_it_began_with(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
-    async with registered(tmp_path, starting("new", "sft/tuned")) as (model, _):
+    async with registered(tmp_path, starting("sft/tuned")) as (model, _):
         (tmp_path / "sft" / "tuned").rename(tmp_path / "gone")
-        await model.train_sft([a_demonstration()])
+        await model.train_sft([DEMONSTRATION])
         merged = AutoModelForCausalLM.from_pretrained(await model.export("merged", step=0))
     base = AutoModelForCausalLM.from_pretrained(EMBEDDED_PATH)
-    weights = [dict(each.named_parameters()) for each in (merged, base)]
-    assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert not all(map(torch.equal, merged.parameters(), base.parameters()))
 
 
 @pytest.mark.parametrize(
@@ -133,9 +128,8 @@ async def test_step_0_of_a_run_is_exported_with_the_checkpoint_that_it_began_wit
     ],
 )
 async def test_what_cannot_be_begun_with_is_refused_and_leaves_no_run(runs, start, lora, said, remedy):
-    async with LocalBackend(runs) as backend:
-        with pytest.raises(GavelError) as error:
-            await starting("refused", start, **lora).register(backend)
+    with pytest.raises(GavelError) as error:
+        await starting(start, "refused", **lora).register(LocalBackend(runs))
     assert said in error.value.message
     assert remedy in str(error.value)
     assert not (runs / "desk" / "refused").exists()
@@ -149,24 +143,21 @@ async def test_a_damaged_checkpoint_is_refused(runs: Path, tmp_path: Path) -> No
     async with LocalBackend(tmp_path) as backend:
         for start in ("sft/tuned@3", str(checkpoint)):
             with pytest.raises(GavelError, match="damaged"):
-                await starting("refused", start).register(backend)
-        await (model := starting("new", "sft/tuned")).register(backend)  # the newest that is whole
-        origin = json.loads((tmp_path / "desk" / "new" / "model.json").read_text())["from_checkpoint"]
-        assert (await model.get_step(), origin["step"]) == (0, 2)
+                await starting(start, "refused").register(backend)
+        await (model := starting("sft/tuned")).register(backend)  # the newest that is whole
+        assert (await model.get_step(), origin(tmp_path)["step"]) == (0, 2)
 
 
 async def test_a_copy_that_is_damaged_before_the_first_step_is_refused(runs: Path) -> None:
-    async with LocalBackend(runs) as backend:
-        await starting("damaged", "sft/tuned").register(backend)
+    async with registered(runs, starting("sft/tuned", "damaged")):
+        pass
     (runs / "desk" / "damaged" / "start" / "000000" / "adapter_model.safetensors").unlink()
-    async with LocalBackend(runs) as backend:
-        with pytest.raises(RunDirectoryError, match="damaged or missing"):
-            await starting("damaged", "sft/tuned").register(backend)
+    with pytest.raises(RunDirectoryError, match="damaged or missing"):
+        await starting("sft/tuned", "damaged").register(LocalBackend(runs))
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """The directory of a run of two steps."""
     root = tmp_path_factory.mktemp("runs")
 
     async def train() -> None:
@@ -186,17 +177,12 @@ def run(trained: Path, tmp_path: Path) -> Path:
 def test_the_newest_step_is_exported_and_loads_as_a_plain_model(run: Path) -> None:
     path = export_run(run)
     assert path == run / "exports" / "000002-merged-float32"
-    merged = AutoModelForCausalLM.from_pretrained(path)
-    first = AutoModelForCausalLM.from_pretrained(export_run(run, step=1))
-    base = AutoModelForCausalLM.from_pretrained(export_run(run, step=0))
-    ids = torch.tensor([[4, 8, 15, 16, 23]])
-    outputs = [model(ids).logits for model in (merged, first, base)]
+    ids, exports = torch.tensor([[4, 8, 15, 16, 23]]), (path, export_run(run, step=1), export_run(run, step=0))
+    outputs = [AutoModelForCausalLM.from_pretrained(each)(ids).logits for each in exports]
     assert not torch.allclose(outputs[0], outputs[1])
     assert not torch.allclose(outputs[1], outputs[2])
     card = (path / "README.md").read_text()
-    assert "library_name: transformers" in card
-    assert "merged into it" in card
-    assert "nats" in card
+    assert all(words in card for words in ("library_name: transformers", "merged into it", "nats"))
 
 
 @pytest.mark.parametrize("what", ["directory", "broken link", "other export"])
@@ -213,10 +199,7 @@ def test_nothing_is_written_over(run: Path, tmp_path: Path, what: str) -> None:
 
 
 def test_an_export_that_fails_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(run_export, "write_merged", full)
+    monkeypatch.setattr(run_export, "write_merged", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(ExportError, match="No space left"):
         export_run(run, out=tmp_path / "out")
     assert {entry.name for entry in tmp_path.iterdir()} == {"runs"}

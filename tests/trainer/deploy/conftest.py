@@ -12,17 +12,14 @@ from gavel.trainer.deploy.record import AdapterFacts, read_facts
 def write_adapter(
     directory: Path, *, rank: int = 8, targets: tuple[str, ...] = ("q_proj", "v_proj"), fill: int = 0, size: int = 64
 ) -> Path:
-    """A PEFT adapter whose tensors are `size` bytes each, all `fill`."""
     directory.mkdir(parents=True, exist_ok=True)
-    header: dict[str, object] = {}
-    at = 0
-    for target in targets:
-        for half in ("A", "B"):
-            key = f"base_model.model.model.layers.0.self_attn.{target}.lora_{half}.weight"
-            header[key] = {"dtype": "F32", "shape": [1, size // 4], "data_offsets": [at, at + size]}
-            at += size
+    keys = [f"base_model.model.model.layers.0.self_attn.{t}.lora_{half}.weight" for t in targets for half in "AB"]
+    header = {
+        key: {"dtype": "F32", "shape": [1, size // 4], "data_offsets": [at * size, (at + 1) * size]}
+        for at, key in enumerate(keys)
+    }
     encoded = json.dumps(header).encode()
-    weights = struct.pack("<Q", len(encoded)) + encoded + bytes([fill]) * at
+    weights = struct.pack("<Q", len(encoded)) + encoded + bytes([fill]) * size * len(keys)
     (directory / "adapter_model.safetensors").write_bytes(weights)
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": list(targets), "bias": "none"}
     config["base_model_name_or_path"] = "Qwen/Qwen3-8B"
@@ -30,9 +27,12 @@ def write_adapter(
     return directory
 
 
+def facts(directory: Path, base_model: str = "Qwen/Qwen3-8B") -> AdapterFacts:
+    return read_facts(directory, project="desk", name="clerk", step=12, base_model=base_model)
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The directory of a run, without a checkpoint that was really trained."""
     directory = tmp_path / "runs" / "desk" / "clerk"
     directory.mkdir(parents=True)
     return directory
@@ -40,5 +40,4 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def adapter(run: Path) -> AdapterFacts:
-    directory = write_adapter(run / "checkpoints" / "000012")
-    return read_facts(directory, project="desk", name="clerk", step=12, base_model="Qwen/Qwen3-8B")
+    return facts(write_adapter(run / "checkpoints" / "000012"))

@@ -5,36 +5,29 @@ import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gavel.trainer.runs.checkpoints import Checkpoints
 from tests.fake_hub import TOKEN, FakeHub
-from tests.fake_server import Answer, Call, FakeServer
+from tests.fake_server import Answer, Call
 from tests.trainer.deploy.conftest import write_adapter
-from tests.trainer.deploy.fakes import scripted, vllm, wandb
+from tests.trainer.deploy.fakes import vllm, wandb
 from tests.trainer.deploy.fakes.fireworks import ACCOUNT, FakeFireworks
 from tests.trainer.deploy.fakes.huggingface import FakeEndpoints
 from tests.trainer.deploy.fakes.ollama import FakeOllama
+from tests.trainer.deploy.fakes.scripted import KEY, ScriptedHost
 from tests.trainer.deploy.fakes.together import BASE, PROJECT, FakeTogether
 from tests.trainer.deploy.trained_run import make_run
 
 
 def plain_run(root: Path, base: str) -> Path:
-    """A run whose step 12 is an adapter of bytes."""
     run = root / "desk" / "clerk"
-
-    def write(directory: Path) -> None:
-        write_adapter(directory)
-
-    Checkpoints(run / "checkpoints").save(12, write)
+    Checkpoints(run / "checkpoints").save(12, lambda directory: write_adapter(directory) and None)
     (run / "model.json").write_text(f'{{"project": "desk", "name": "clerk", "base_model": "{base}"}}')
     return run
-
-
-def _real_run(root: Path, base: str) -> Path:
-    return make_run(root)  # its weights are merged
 
 
 def _change_of(call: Call) -> str | None:
@@ -46,38 +39,28 @@ class Target:
     address: str
     environment: dict[str, str]
     key: str | None
-    """The variable that holds the host's key."""
-    servers: list[FakeServer]
+    servers: list[ScriptedHost | FakeHub]
     made: Callable[[], list[str]]
     """What was created there, each time that it was."""
     left: Callable[[], int]
-    """Things that stand there."""
     base: str = BASE
     run: Callable[[Path, str], Path] = plain_run
     change_of: Callable[[Call], str | None] = _change_of
     """What a request changes at the host; None: nothing."""
 
     def lose(self, is_lost: Callable[[str], bool]) -> None:
-        """Answers 500 to changes, once carried out, of which `is_lost` says so."""
-        for server in self.servers:
-            self._lose(server, is_lost)
-
-    def _lose(self, server: FakeServer, is_lost: Callable[[str], bool]) -> None:
-        respond = server.respond
-
-        def answered(call: Call) -> Answer:
+        def answered(respond: Callable[[Call], Answer], call: Call) -> Answer:
             answer, change = respond(call), self.change_of(call)
             return Answer({"error": "lost"}, 500) if change is not None and is_lost(change) else answer
 
-        server.respond = answered
+        for server in self.servers:
+            server.respond = partial(answered, server.respond)
 
 
 @contextmanager
 def _vllm() -> Generator[Target]:
-    fake = vllm.FakeVllm()
-    environment = {"VLLM_API_KEY": scripted.KEY}
-    left = lambda: len(fake.adapters)  # noqa: E731
-    yield Target(f"vllm:{fake.url}", environment, "VLLM_API_KEY", [fake], lambda: fake.made, left, vllm.BASE)
+    fake, key = vllm.FakeVllm(), "VLLM_API_KEY"
+    yield Target(f"vllm:{fake.url}", {key: KEY}, key, [fake], lambda: fake.made, lambda: len(fake.adapters), vllm.BASE)
     fake.close()
 
 
@@ -85,7 +68,7 @@ def _vllm() -> Generator[Target]:
 def _together() -> Generator[Target]:
     pytest.importorskip("together")
     fake = FakeTogether()
-    environment = {"TOGETHER_BASE_URL": fake.url, "TOGETHER_API_KEY": scripted.KEY, "TOGETHER_PROJECT_ID": PROJECT}
+    environment = {"TOGETHER_BASE_URL": fake.url, "TOGETHER_API_KEY": KEY, "TOGETHER_PROJECT_ID": PROJECT}
     yield Target("together", environment, "TOGETHER_API_KEY", [fake], lambda: fake.made, fake.left)
     fake.close()
 
@@ -94,7 +77,7 @@ def _together() -> Generator[Target]:
 def _fireworks() -> Generator[Target]:
     pytest.importorskip("fireworks")
     fake = FakeFireworks(looks=1)
-    environment = {"FIREWORKS_BASE_URL": fake.url, "FIREWORKS_API_KEY": scripted.KEY}
+    environment = {"FIREWORKS_BASE_URL": fake.url, "FIREWORKS_API_KEY": KEY}
     yield Target(f"fireworks:{ACCOUNT}", environment, "FIREWORKS_API_KEY", [fake], lambda: fake.made, fake.left)
     fake.close()
 
@@ -108,10 +91,10 @@ def _huggingface() -> Generator[Target]:
     def made() -> list[str]:
         return [*fake.made, *(name for name, each in hub.repositories.items() for _ in range(max(each.commits, 1)))]
 
-    def left() -> int:
-        return len(fake.endpoints) + len(hub.repositories)
-
-    yield Target("huggingface:desk", environment, "HF_TOKEN", [hub, fake], made, left)
+    yield Target(
+        "huggingface:desk", environment, "HF_TOKEN", [hub, fake], made,
+        lambda: len(fake.endpoints) + len(hub.repositories),
+    )  # fmt: skip
     fake.close()
     hub.close()
 
@@ -141,7 +124,8 @@ def _ollama() -> Generator[Target]:
     pytest.importorskip("ollama")
     fake = FakeOllama()
     yield Target(
-        "ollama", {"OLLAMA_HOST": fake.url}, None, [fake], lambda: fake.made, lambda: len(fake.models), run=_real_run,
+        "ollama", {"OLLAMA_HOST": fake.url}, None, [fake], lambda: fake.made, lambda: len(fake.models),
+        run=lambda root, base: make_run(root),  # its weights are merged
         change_of=lambda call: None if call.path == "/api/show" else _change_of(call),
     )  # fmt: skip
     fake.close()
@@ -157,7 +141,6 @@ EVERY_HOST = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [
 
 
 def ask_at_once(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
-    """Sets what a host needs, without pauses between requests."""
     from huggingface_hub import constants
 
     from gavel.trainer.deploy import host

@@ -4,7 +4,6 @@ import contextlib
 import json
 import random
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,14 +42,6 @@ async def proven(run: Path, base_url: str) -> str:
     return await smoke_test(served, run, 12, facts_of(run, 12).directory, description, lambda line: None)
 
 
-def forwarded(base_url: str) -> Callable[[Call], Answer]:
-    def answer(call: Call) -> Answer:
-        body = {**call.json, "model": "desk"}
-        return Answer(httpx.post(f"{base_url}/chat/completions", json=body, timeout=60, trust_env=False).json())
-
-    return answer
-
-
 @pytest.mark.slow
 async def test_nothing_is_told_where_there_are_no_logprobs_and_no_answer_is_a_failure(run: Path) -> None:
     host, said = FakeServer(), ["Yes."]
@@ -87,30 +78,23 @@ def test_the_run_s_own_openings_are_asked_too(tmp_path: Path) -> None:
     assert read_recorded_prompts(tmp_path / "nothing") == []
 
 
-TOKENS = 96
-
-
-def candidates(apart: float = 0.3) -> dict[str, list[float]]:
+def candidates(apart: float, **steps: float) -> dict[str, list[float]]:
+    """Log-probs of steps that have gone so far of the way from the base to step 12."""
     draw = random.Random(3)
-    base = [-2 * draw.random() for _ in range(TOKENS)]
-    way = [apart * draw.gauss(0, 1) for _ in range(TOKENS)]
-    return {
-        "step 12": [b + w for b, w in zip(base, way, strict=True)],
-        "step 11": [b + 0.5 * w for b, w in zip(base, way, strict=True)],
-        "base": base,
-    }
+    base = [-2 * draw.random() for _ in range(96)]
+    way = [apart * draw.gauss(0, 1) for _ in range(96)]
+    return {name: [b + far * w for b, w in zip(base, way, strict=True)] for name, far in steps.items()}
 
 
 def test_a_step_whose_checkpoint_is_not_kept_is_found_out() -> None:
-    said = candidates()
-    step = [a + 0.3 * (b - a) for a, b in zip(said["base"], said["step 12"], strict=True)]
-    assert compare_logprobs(step, "step 12", {"step 12": said["step 12"], "base": said["base"]}).served is False
+    said = candidates(0.3, step=1.0, base=0.0, early=0.3)
+    assert compare_logprobs(said.pop("early"), "step", said).served is False
 
 
 @pytest.mark.parametrize(("apart", "noise"), [(0.002, 0.05), (0.0, 0.0)], ids=["below rounding", "no change"])
 def test_what_rounding_hides_is_not_claimed(apart: float, noise: float) -> None:
-    said, draw = candidates(apart), random.Random(1)
-    finding = compare_logprobs([each + noise * draw.gauss(0, 1) for each in said["step 12"]], "step 12", said)
+    said, draw = candidates(apart, step=1.0, earlier=0.5, base=0.0), random.Random(1)
+    finding = compare_logprobs([each + noise * draw.gauss(0, 1) for each in said["step"]], "step", said)
     assert finding.served is None
     assert "base" in finding.said
 
@@ -124,14 +108,20 @@ async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(ru
     with HOSTS["fireworks"]() as target, served_step(run, step) as endpoint:
         ask_at_once(monkeypatch, target.environment)
         (server,) = target.servers
-        respond, chat = server.respond, forwarded(endpoint.base_url)
-        server.respond = lambda call: (chat if call.path.endswith("/chat/completions") else respond)(call)
+        respond, chat = server.respond, f"{endpoint.base_url}/chat/completions"
+
+        def respond_or_chat(call: Call) -> Answer:
+            if not call.path.endswith("/chat/completions"):
+                return respond(call)
+            return Answer(httpx.post(chat, json={**call.json, "model": "desk"}, timeout=60, trust_env=False).json())
+
+        server.respond = respond_or_chat
+        deploying = deploy(run, facts, target.address, deadline=300.0, description=description)
         if step == 12:
-            served = await deploy(run, facts, target.address, deadline=300.0, description=description)
-            assert "it serves step 12" in served.record.smoke_test
+            assert "it serves step 12" in (await deploying).record.smoke_test
         else:
             with pytest.raises(DeployError, match=f"it serves {found}, not step 12") as refusal:
-                await deploy(run, facts, target.address, deadline=300.0, description=description)
+                await deploying
             (record,) = read_records(run)
             assert f"gavel undeploy {record.id}" in refusal.value.remedy
             assert record.smoke_test.startswith("failed: ")

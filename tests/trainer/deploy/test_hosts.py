@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,44 +16,69 @@ from gavel.trainer.deploy import host as asking
 from gavel.trainer.deploy.deploy import deploy, undeploy
 from gavel.trainer.deploy.fireworks import base_name
 from gavel.trainer.deploy.host import open_host
-from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_facts, read_records
+from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_records
 from gavel.trainer.deploy.smoke_test import smoke_test
 from gavel.trainer.deploy.together import PART
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.engines.vllm_launch import Served, open_vllm_engine
 from gavel.trainer.runs.run_directory import read_description
-from tests.fake_hub import TOKEN, FakeHub
-from tests.trainer.deploy.conftest import write_adapter
-from tests.trainer.deploy.fakes.fireworks import ACCOUNT, FakeFireworks
-from tests.trainer.deploy.fakes.huggingface import FakeEndpoints
+from tests.fake_hub import TOKEN
+from tests.trainer.deploy.conftest import facts, write_adapter
+from tests.trainer.deploy.fakes.fireworks import ACCOUNT
 from tests.trainer.deploy.fakes.scripted import KEY
-from tests.trainer.deploy.fakes.together import FakeTogether
+from tests.trainer.deploy.fakes.together import BASE
 from tests.trainer.deploy.fakes.vllm import BASE as VLLM_BASE
 from tests.trainer.deploy.fakes.vllm import FakeVllm
-from tests.trainer.deploy.fakes.wandb import FakeWandb, manifest_of
+from tests.trainer.deploy.fakes.wandb import manifest_of
 from tests.trainer.deploy.targets import HOSTS, ask_at_once
 from tests.trainer.deploy.trained_run import LORA, facts_of, make_run
 
+ALL = ["model", "revision", "endpoint", "deployment", "adapter"]
+FIREWORKS, HUGGING_FACE, WANDB = f"fireworks:{ACCOUNT}", "huggingface:desk", "wandb:desk/serving"
+
+
+@contextmanager
+def opened(host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    with HOSTS[host]() as target:
+        ask_at_once(monkeypatch, target.environment)
+        yield target.servers
+
+
+def on_loopback(host: str) -> Any:
+    @pytest.fixture
+    def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+        with opened(host, monkeypatch) as running:
+            yield running if len(running) > 1 else running[0]
+
+    return servers
+
+
+together, fireworks, hugging_face, wandb = map(on_loopback, ("together", "fireworks", "huggingface", "wandb"))
+
+
+async def put(address: str, run: Path, adapter: AdapterFacts, lines: Any = None, deadline=120.0, **options: Any):
+    report = ([] if lines is None else lines).append
+    return await deploy(run, adapter, address, deadline=deadline, report=report, options=options)
+
 
 @pytest.mark.parametrize(
-    ("host", "route", "status", "remedy"),
+    ("address", "route", "status", "remedy"),
     [
         ("together", "POST /v2/projects/prj_1/models", 402, "credit"),
         ("together", "POST /v2/projects/prj_1/endpoints", 403, "rights"),
         ("together", "/deployments", 409, "minute"),
-        ("fireworks", "POST /v1/accounts/desk/deployments", 403, "FIREWORKS_API_KEY"),
-        ("fireworks", "POST /v1/accounts/desk/deployments", 429, "quota"),
-        ("huggingface", "POST", 401, "HF_TOKEN"),
-        ("huggingface", "POST", 400, "docs"),
+        (FIREWORKS, "POST /v1/accounts/desk/deployments", 403, "FIREWORKS_API_KEY"),
+        (FIREWORKS, "POST /v1/accounts/desk/deployments", 429, "quota"),
+        (HUGGING_FACE, "POST", 401, "HF_TOKEN"),
+        (HUGGING_FACE, "POST", 400, "docs"),
     ],
 )
-async def test_what_a_host_refuses_is_told_with_what_to_do(host, route, status, remedy, run, adapter, monkeypatch):
+async def test_what_a_host_refuses_is_told_with_what_to_do(address, route, status, remedy, run, adapter, monkeypatch):
     monkeypatch.setattr(asking, "PATIENCE", 0.05)
-    address = {"together": "together", "fireworks": FIREWORKS, "huggingface": HUGGING_FACE}[host]
-    with opened(host, monkeypatch) as servers:
-        servers[-1].fail(route, status, times=10**6)
+    with opened(address.partition(":")[0], monkeypatch) as servers:
+        servers[-1].fail(route, status, times=999)
         with pytest.raises(DeployError, match=f"{status} asked for") as refusal:
-            await deploy(run, adapter, address, deadline=60.0)
+            await put(address, run, adapter, deadline=60.0)
     assert remedy in refusal.value.remedy
 
 
@@ -68,35 +93,43 @@ async def test_what_a_host_refuses_is_told_with_what_to_do(host, route, status, 
     ],
 )
 async def test_what_does_not_fit_is_refused_before_anything_is_made(address, rank, targets, base, words, run):
-    directory = write_adapter(run / "x", rank=rank, targets=targets)
-    facts = read_facts(directory, project="d", name="n", step=1, base_model=str(run) if base == "here" else base)
-    misfits = open_host(address).check(facts)
-    assert [word in misfit for word, misfit in zip(words, misfits, strict=True)] == [True] * len(words)
+    misfit = facts(write_adapter(run / "x", rank=rank, targets=targets), str(run) if base == "here" else base)
+    misfits = open_host(address).check(misfit)
+    assert [word in each for word, each in zip(words, misfits, strict=True)] == [True] * len(words)
     with pytest.raises(DeployError, match="does not take this adapter"):
-        await deploy(run, facts, address)
+        await deploy(run, misfit, address)
     assert read_records(run) == []
 
 
-ALL = ["model", "revision", "endpoint", "deployment", "adapter"]
-
-
-@contextmanager
-def opened(host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The host's servers on loopback."""
-    with HOSTS[host]() as target:
-        ask_at_once(monkeypatch, target.environment)
-        yield target.servers
-
-
-@pytest.fixture
-def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTogether]:
-    with opened("together", monkeypatch) as (fake,):
-        yield fake
-
-
-async def put(address: str, run: Path, adapter: AdapterFacts, lines: Any = None, deadline=120.0, **options: Any):
-    report = ([] if lines is None else lines).append
-    return await deploy(run, adapter, address, deadline=deadline, report=report, options=options)
+@pytest.mark.parametrize(
+    ("address", "base", "options", "words", "remedy"),
+    [
+        ("together", "org/unheard-of", {}, "no org/unheard-of", ""),
+        ("together", BASE, {}, "project other not found", "TOGETHER_PROJECT_ID"),
+        (FIREWORKS, BASE, {"base": "accounts/fireworks/models/nothing"}, "has no model", ""),
+        (FIREWORKS, BASE, {"base": "accounts/fireworks/models/qwen3-8b-vision"}, "takes no adapters", ""),
+        (FIREWORKS, BASE, {"deployment": "mine"}, "no GPUs left", ""),
+        (FIREWORKS, BASE, {"deployment": "other"}, "there is no deployment other", ""),
+        (
+            HUGGING_FACE,
+            BASE,
+            {"instance_type": "nvidia-h200"},
+            "nvidia-h200 x1 is not available in us-east-1",
+            "-l4 x1",
+        ),
+    ],
+)
+async def test_what_a_host_lacks_is_told(address, base, options, words, remedy, run, adapter, monkeypatch):
+    with opened(address.partition(":")[0], monkeypatch) as servers:
+        if remedy == "TOGETHER_PROJECT_ID":
+            monkeypatch.setenv(remedy, "other")
+        if address == FIREWORKS:
+            failed = {"state": "FAILED", "status": {"message": "no GPUs left"}, "name": "mine"}
+            servers[0].deployments["mine"] = failed
+        with pytest.raises(DeployError, match=words) as refusal:
+            await put(address, run, replace(adapter, base_model=base), **options)
+        assert remedy in refusal.value.remedy
+        assert "deployment" in options or not servers[-1].made
 
 
 async def test_an_adapter_is_attached_to_an_idling_deployment_of_its_base(together, run, adapter):
@@ -116,9 +149,8 @@ async def test_an_adapter_is_attached_to_an_idling_deployment_of_its_base(togeth
     assert await deployment.host.status(deployment.record) == "stopped"
 
 
-async def test_a_large_file_goes_in_parts_and_again_after_it_was_cut(together: FakeTogether, run: Path) -> None:
-    directory = write_adapter(run / "checkpoints" / "000012", size=12 * 2**20)
-    adapter = read_facts(directory, project="desk", name="clerk", step=12, base_model="Qwen/Qwen3-8B")
+async def test_a_large_file_goes_in_parts_and_again_after_it_was_cut(together, run):
+    adapter = facts(write_adapter(run / "checkpoints" / "000012", size=12 * 2**20))
     assert 2 * PART < adapter.size < 3 * PART
     together.fail("PUT /store/up_model_0_adapter_model.safetensors", 403)
     with pytest.raises(DeployError, match="of adapter_model") as refusal:
@@ -132,17 +164,16 @@ async def test_a_large_file_goes_in_parts_and_again_after_it_was_cut(together: F
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("wrong", "words"),
     [
-        ({"validation": "FAILED"}, "rank 256 exceeds the maximum of 64"),
-        ({"load": "FAILED"}, "embed_tokens is not supported"),
-        ({"end": "FAILED"}, "no capacity in any region"),
-        ({"without_adapters": True}, "without adapters"),
+        ("validation", "rank 256 exceeds the maximum of 64"),
+        ("load", "embed_tokens is not supported"),
+        ("end", "no capacity in any region"),
+        ("without_adapters", "without adapters"),
     ],
 )
-async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(together, run, adapter, change, words):
-    for name, value in change.items():
-        setattr(together, name, value)
+async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(together, run, adapter, wrong, words):
+    setattr(together, wrong, "FAILED")
     with pytest.raises(DeployError, match=words):
         await put("together", run, adapter)
     await undeploy(read_records(run)[0])
@@ -159,35 +190,12 @@ async def test_a_slow_host_is_waited_for_until_the_deadline(together, run, adapt
     assert together.made == ALL
 
 
-async def test_a_base_or_a_project_that_it_lacks_is_told(together, run, adapter, monkeypatch):
-    facts = read_facts(adapter.directory, project="d", name="n", step=12, base_model="org/unheard-of")
-    with pytest.raises(DeployError, match="no org/unheard-of"):
-        await put("together", run, facts)
-    monkeypatch.setenv("TOGETHER_PROJECT_ID", "other")
-    with pytest.raises(DeployError, match="project other not found") as refusal:
-        await put("together", run, adapter)
-    assert "TOGETHER_PROJECT_ID" in refusal.value.remedy
-    assert together.made == []
-
-
-FIREWORKS = f"fireworks:{ACCOUNT}"
-
-
-@pytest.fixture
-def fireworks(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFireworks]:
-    with opened("fireworks", monkeypatch) as (fake,):
-        yield fake
-
-
 async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(fireworks, run, adapter):
     deployment = await put(FIREWORKS, run, adapter)
     name = deployment.record.remote_name
     assert fireworks.made == [f"model {name}", f"deployment {name}", f"loaded {name}-{name}"[:70]]
-    assert fireworks.models[name]["peftDetails"] == {
-        "baseModel": "accounts/fireworks/models/qwen3-8b",
-        "r": 8,
-        "targetModules": ["q_proj", "v_proj"],
-    }
+    base = {"baseModel": "accounts/fireworks/models/qwen3-8b"}
+    assert fireworks.models[name]["peftDetails"] == base | {"r": 8, "targetModules": ["q_proj", "v_proj"]}
     assert fireworks.uploaded[f"{name}/adapter_model.safetensors"] == adapter.files()[1].read_bytes()
     assert fireworks.deployments[name]["minReplicaCount"] == 0
     assert deployment.model_id == f"accounts/desk/models/{name}#accounts/desk/deployments/{name}"
@@ -215,31 +223,9 @@ async def test_a_deployment_that_was_deleted_is_taken_up_again(fireworks, run, a
     assert fireworks.deployments[again.record.remote_name]["state"] == "READY"
 
 
-async def test_a_deployment_or_a_base_that_it_lacks_is_told(fireworks, run, adapter):
-    for base, why in (("nothing", "has no model"), ("qwen3-8b-vision", "takes no adapters")):
-        with pytest.raises(DeployError, match=why):
-            await put(FIREWORKS, run, adapter, base=f"accounts/fireworks/models/{base}")
-    assert not fireworks.made
-    fireworks.deployments["mine"] = {"state": "FAILED", "status": {"message": "no GPUs left"}, "name": "mine"}
-    with pytest.raises(DeployError, match="no GPUs left"):
-        await put(FIREWORKS, run, adapter, deployment="mine")
-    with pytest.raises(DeployError, match="there is no deployment other"):
-        await put(FIREWORKS, run, adapter, deployment="other")
-
-
-HUGGING_FACE = "huggingface:desk"
-Servers = tuple[FakeHub, FakeEndpoints]
-
-
-@pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
-    with opened("huggingface", monkeypatch) as (hub, endpoints):
-        yield hub, endpoints
-
-
 @pytest.mark.parametrize("gated", [False, True])
-async def test_an_adapter_is_published_and_its_commit_served(servers, run, adapter, gated):
-    hub, endpoints = servers
+async def test_an_adapter_is_published_and_its_commit_served(hugging_face, run, adapter, gated):
+    hub, endpoints = hugging_face
     lines: list[str] = []
     (adapter.directory / "README.md").write_text("---\nlibrary_name: peft\n---\n")
     (adapter.directory / "trainer_state").mkdir()
@@ -262,45 +248,28 @@ async def test_an_adapter_is_published_and_its_commit_served(servers, run, adapt
     assert any("0.8 USD an hour" in line for line in lines)
 
 
-async def test_an_endpoint_that_fails_is_told_and_removed(servers: Servers, run: Path, adapter: AdapterFacts) -> None:
-    hub, endpoints = servers
+async def test_an_endpoint_that_fails_is_told_and_removed(hugging_face, run, adapter):
+    hub, endpoints = hugging_face
     endpoints.fails_with = "the image cannot be pulled"
     with pytest.raises(DeployError, match="cannot be pulled") as failure:
         await put(HUGGING_FACE, run, adapter)
     assert "gavel undeploy" in failure.value.remedy
     await undeploy(read_records(run)[0])
-    assert not endpoints.endpoints
-    assert not hub.repositories
-
-
-async def test_a_machine_that_is_not_there_is_told_before_an_endpoint_is_made(servers, run, adapter):
-    with pytest.raises(DeployError, match="nvidia-h200 x1 is not available in us-east-1") as refusal:
-        await put(HUGGING_FACE, run, adapter, instance_type="nvidia-h200")
-    assert "nvidia-l4 x1" in refusal.value.remedy
-    assert not servers[1].made
-
-
-WANDB = "wandb:desk/serving"
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWandb]:
-    with opened("wandb", monkeypatch) as (fake,):
-        yield fake
+    assert not endpoints.endpoints | hub.repositories
 
 
 @pytest.mark.slow
-async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(server, run, adapter):
+async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(wandb, run, adapter):
     qwen = replace(adapter, base_model="Qwen/Qwen2.5-14B-Instruct")
-    server.fail("CreateArtifactFiles", 500)
-    server.fail("CommitArtifact", 429)
-    deployment = await deploy(run, qwen, WANDB, deadline=120.0)
+    wandb.fail("CreateArtifactFiles", 500)
+    wandb.fail("CommitArtifact", 429)
+    deployment = await put(WANDB, run, qwen)
     name = deployment.record.remote_name
-    (artifact,) = server.committed
+    (artifact,) = wandb.committed
     assert (artifact["type"], artifact["name"]) == ("lora", name)
     assert artifact["metadata"] == '{"wandb.base_model":"Qwen/Qwen2.5-14B-Instruct"}'
-    assert sorted(manifest_of(server, artifact)) == ["adapter_config.json", "adapter_model.safetensors"]
-    weights = server.files[f"/files/{artifact['id']}/adapter_model.safetensors"]
+    assert sorted(manifest_of(wandb, artifact)) == ["adapter_config.json", "adapter_model.safetensors"]
+    weights = wandb.files[f"/files/{artifact['id']}/adapter_model.safetensors"]
     assert weights == qwen.files()[1].read_bytes()
     assert deployment.model_id == f"wandb-artifact:///desk/serving/{name}:step12"
 
@@ -335,18 +304,10 @@ async def test_a_merged_model_is_sent_once_and_converted_by_the_server(tmp_path,
         assert ollama.models[quantized.model_id]["quantize"] == "q8_0"
 
 
-TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-"""Of the embedded base, whose tokenizer has none."""
-
-
 @pytest.fixture
 def vllm() -> Iterator[FakeVllm]:
-    running = FakeVllm()
-    yield running
-    running.close()
+    with closing(FakeVllm()) as running:
+        yield running
 
 
 @pytest.fixture
@@ -354,7 +315,7 @@ def served(adapter: AdapterFacts) -> AdapterFacts:
     return replace(adapter, base_model=VLLM_BASE)
 
 
-async def test_a_copy_is_loaded_and_again_after_a_restart(vllm: FakeVllm, run: Path, served: AdapterFacts) -> None:
+async def test_a_copy_is_loaded_and_again_after_a_restart(vllm, run, served):
     deployment = await put(f"vllm:{vllm.url}", run, served)
     (directory,) = map(Path, vllm.adapters.values())
     assert (directory / "adapter_model.safetensors").read_bytes() == served.files()[1].read_bytes()
@@ -401,22 +362,21 @@ async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found
     (tmp_path / "server").mkdir()
     served = Served(str(EMBEDDED_PATH), torch.float32, "cpu", LORA.rank, 8, 256, versions=4)
     template = tmp_path / "template.jinja"
-    template.write_text(TEMPLATE)
+    template.write_text(  # the embedded base's tokenizer has none
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
     settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"], arguments=["--chat-template", str(template)])
-    engine = open_vllm_engine(settings, served, tmp_path / "server")
-    lines: list[str] = []
-    try:
+    with closing(open_vllm_engine(settings, served, tmp_path / "server")) as engine:
         address, adapter = f"vllm:{engine._url}", facts_of(run, 12)
         description = read_description(run / "model.json")
-        deployment = await deploy(run, adapter, address, description=description, report=lines.append)
+        deployment = await deploy(run, adapter, address, description=description)
         assert "it serves step 12" in deployment.record.smoke_test
         other = await deploy(run, facts_of(run, 11), address)
         for model_id, found in ((other.model_id, "step 11"), (str(EMBEDDED_PATH), "the base without an adapter")):
             wrong = replace(deployment, model_id=model_id)
             with pytest.raises(DeployError, match=f"it serves {found}, not step 12"):
-                await smoke_test(wrong, run, 12, adapter.directory, description, lines.append)
+                await smoke_test(wrong, run, 12, adapter.directory, description, print)
         await deployment.undeploy()
         assert await deployment.host.status(deployment.record) == "not loaded there"
         assert await other.host.status(other.record) == "serving"
-    finally:
-        engine.close()

@@ -51,7 +51,6 @@ def facts_of(run: Path, step: int) -> AdapterFacts:
 
 @contextmanager
 def served_step(run: Path, step: int | None) -> Iterator[EndpointServer]:
-    """An endpoint of the policy of a step; None: of the base, whose adapter changes nothing."""
     policy = Policy(EMBEDDED_POLICY, LORA)
     if step is not None:
         policy.load_adapter(run / "checkpoints" / f"{step:06d}")

@@ -9,7 +9,6 @@ from tests.trainer.serving.served import client_of, serving
 
 @pytest.fixture(scope="module")
 def server(policy) -> Iterator[EndpointServer]:
-    """The embedded policy behind an endpoint."""
     with serving(policy) as running:
         yield running
 

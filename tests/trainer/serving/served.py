@@ -28,36 +28,30 @@ TOOLS = scenario.toolbox.schemas
 
 
 class Gate:
-    """Keeps replies of the engine back while it is shut."""
+    """Keeps replies of the engine back while it is not open."""
 
     def __init__(self) -> None:
-        self.asked = 0
-        self._open = threading.Event()
-        self._open.set()
-
-    def shut(self) -> None:
-        self._open.clear()
-
-    def open(self) -> None:
-        self._open.set()
+        self.asked, self.opened = 0, threading.Event()
+        self.opened.set()
 
     def keep(self, engine: TransformersEngine) -> None:
         submit = engine.submit
 
         def submit_later(request: SamplingRequest) -> "Future[Sampled]":
             self.asked += 1
-            if self._open.is_set():
+            if self.opened.is_set():
                 return submit(request)
             held: Future[Sampled] = Future()
-            threading.Thread(target=self._answer, args=(held, lambda: submit(request).result(HANG_SECONDS))).start()
+
+            def answer() -> None:
+                self.opened.wait(HANG_SECONDS)
+                if held.set_running_or_notify_cancel():
+                    held.set_result(submit(request).result(HANG_SECONDS))
+
+            threading.Thread(target=answer).start()
             return held
 
         engine.submit = submit_later
-
-    def _answer(self, held: "Future[Sampled]", work: Callable[[], Sampled]) -> None:
-        self._open.wait(HANG_SECONDS)
-        if held.set_running_or_notify_cancel():
-            held.set_result(work())
 
 
 @contextmanager
@@ -74,7 +68,6 @@ def serving(policy: Policy, gate: Gate | None = None) -> Generator[EndpointServe
 
 @contextmanager
 def endpoint_of(engine: Engine, policy: Policy) -> Generator[EndpointServer]:
-    """Closes the engine too."""
     server = EndpointServer(engine, policy, model="desk")
     try:
         yield server
@@ -84,7 +77,6 @@ def endpoint_of(engine: Engine, policy: Policy) -> Generator[EndpointServer]:
 
 
 def client_of(server: EndpointServer, api_key: str = "gavel") -> AsyncOpenAI:
-    """To be closed by `async with`."""
     return AsyncOpenAI(
         base_url=server.base_url, api_key=api_key, max_retries=0, http_client=DefaultAioHttpClient(trust_env=False)
     )
@@ -105,7 +97,6 @@ texts = st.text(max_size=12)
 
 
 def replies(arguments: st.SearchStrategy[str] = texts) -> st.SearchStrategy[dict[str, Any]]:
-    """Assistant messages as the endpoint makes them."""
     function = st.fixed_dictionaries({"name": texts, "arguments": arguments})
     call = st.fixed_dictionaries({"id": texts.filter(bool), "type": st.just("function"), "function": function})
     calls = st.lists(call, min_size=1, max_size=3)
@@ -123,22 +114,21 @@ def completion_of(reply: dict[str, Any], finish_reason: str = "stop") -> dict[st
 async def chunks_of(reply: dict[str, Any], size: int = 3, finish_reason: str = "stop") -> AsyncIterator[dict[str, Any]]:
     """The reply in pieces of `size` characters, as the endpoint streams it."""
 
-    def chunk(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    def chunk(finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
         return {"id": "chatcmpl-1", "created": 5, "model": "desk@3", "choices": [choice]}
 
-    yield chunk({"role": "assistant", "content": ""})
+    def pieces(text: str) -> list[str]:
+        return [text[at : at + size] for at in range(0, len(text), size)]
+
+    yield chunk(role="assistant", content="")
     for field in ("reasoning_content", "content"):
-        for piece in _pieces(reply.get(field) or "", size):
-            yield chunk({field: piece})
+        for piece in pieces(reply.get(field) or ""):
+            yield chunk(**{field: piece})
     for index, call in enumerate(reply.get("tool_calls") or ()):
-        named = call["function"]["name"]
-        yield chunk({"tool_calls": [{**call, "index": index, "function": {"name": named, "arguments": ""}}]})
-        for piece in _pieces(call["function"]["arguments"], size):
-            yield chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-    yield chunk({}, finish_reason)
-    yield {**chunk({}), "choices": [], "usage": USAGE}
-
-
-def _pieces(text: str, size: int) -> list[str]:
-    return [text[at : at + size] for at in range(0, len(text), size)]
+        named = call["function"] | {"arguments": ""}
+        yield chunk(tool_calls=[{**call, "index": index, "function": named}])
+        for piece in pieces(call["function"]["arguments"]):
+            yield chunk(tool_calls=[{"index": index, "function": {"arguments": piece}}])
+    yield chunk(finish_reason)
+    yield {**chunk(), "choices": [], "usage": USAGE}

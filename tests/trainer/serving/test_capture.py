@@ -35,7 +35,7 @@ def gate() -> Gate:
 def server(policy, gate) -> Iterator[EndpointServer]:
     with serving(policy, gate) as running:
         yield running
-        gate.open()
+        gate.opened.set()
 
 
 @pytest.fixture
@@ -45,7 +45,6 @@ async def owner(server) -> AsyncIterator[AsyncOpenAI]:
 
 
 async def say(client: AsyncOpenAI, messages, **settings) -> dict:
-    """The reply as a message."""
     settings = {"model": "desk", "tools": TOOLS, "temperature": 1.0, "max_tokens": 24} | settings
     choice = (await client.chat.completions.create(messages=messages, **settings)).choices[0]
     return choice.message.model_dump(exclude_none=True)
@@ -59,29 +58,29 @@ async def test_what_the_client_leaves_away_is_captured_all_the_same(server, owne
 
 @pytest.mark.parametrize(("patience", "metrics"), [(60, {"turns": 1}), (0.1, {"turns": 0, "requests_unfinished": 1})])
 async def test_a_request_in_flight_at_the_end_is_waited_for_or_counted(server, owner, gate, patience, metrics):
-    gate.shut()
+    gate.opened.clear()
     async with client_of(server) as client:
         before = gate.asked
         async with Capture(owner, patience) as capture:
             asking = asyncio.create_task(say(client.with_options(api_key=capture.api_key), OPENING))
             await until(lambda: gate.asked > before)
             if patience > 1:
-                asyncio.get_running_loop().call_later(0.3, gate.open)
-        gate.open()
+                asyncio.get_running_loop().call_later(0.3, gate.opened.set)
+        gate.opened.set()
         await asking
     assert capture.trajectory.metrics == metrics
     assert (capture.trajectory.status == "failed") == (metrics["turns"] == 0)
 
 
 async def test_a_turn_whose_client_went_away_is_left_out(server, owner, gate):
-    gate.shut()
+    gate.opened.clear()
     async with Capture(owner) as capture:
         async with client_of(server, capture.api_key) as client:
             before = gate.asked
             asking = asyncio.create_task(say(client, OPENING))
             await until(lambda: gate.asked > before)
             asking.cancel()
-        gate.open()
+        gate.opened.set()
         async with client_of(server, capture.api_key) as client:
             await say(client, [{"role": "user", "content": "Hello"}])
     assert [message["content"] for message in capture.trajectory.messages()][:1] == ["Hello"]
@@ -99,24 +98,20 @@ async def test_a_key_of_no_open_capture_is_a_401_for_every_api(server, path):
 
 
 async def test_the_key_ends_with_its_capture(server, owner):
-    async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
-        await say(client, OPENING)
-    async with client_of(server, capture.api_key) as client:
+    async with client_of(server) as client:
+        async with Capture(owner) as capture:
+            client.api_key = capture.api_key
+            await say(client, OPENING)
         with pytest.raises(AuthenticationError, match="no open capture"):
             await say(client, OPENING)
     assert await say(owner, OPENING), "any other key is as good as before"
 
 
 async def test_a_capture_whose_block_fails_keeps_its_turns_and_says_why(server, owner):
-    capture = Capture(owner)
-
-    async def episode() -> None:
-        async with capture, client_of(server, capture.api_key) as client:
+    with pytest.raises(KeyError, match="boom"):  # noqa: PT012
+        async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
             await say(client, OPENING)
             raise KeyError("boom")
-
-    with pytest.raises(KeyError, match="boom"):
-        await episode()
     assert (capture.trajectory.status, capture.trajectory.status_reason) == ("failed", "KeyError: 'boom'")
     assert capture.trajectory.metrics == {"turns": 1}
 
@@ -137,11 +132,8 @@ async def test_a_program_is_captured_by_its_environment(server, owner, monkeypat
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "internal.example")
-    program = """
-import openai
-client = openai.OpenAI()
-print(client.responses.create(model="desk", input="Hello", max_output_tokens=4).status)
-"""
+    asked = 'responses.create(model="desk", input="Hello", max_output_tokens=4)'
+    program = f"import openai; print(openai.OpenAI().{asked}.status)"
     async with Capture(owner) as capture:
         command, environment = [sys.executable, "-c", program], os.environ | capture.environment
         said = await asyncio.to_thread(subprocess.check_output, command, env=environment, text=True)
@@ -177,28 +169,7 @@ def test_a_capture_of_nothing_failed_with_a_reason():
 AGENTS = 64
 
 
-class Watched:
-    """Notes what an engine samples to its end."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sampled: list[tuple[list[int], Sampled]] = []
-        self.engine: TransformersEngine | None = None
-        submit = TransformersEngine.submit
-
-        def noting(engine: TransformersEngine, request: SamplingRequest):
-            self.engine = engine
-            future = submit(engine, request)
-            future.add_done_callback(
-                lambda done: done.cancelled() or self.sampled.append((list(request.prompt_ids), done.result()))
-            )
-            return future
-
-        monkeypatch.setattr(TransformersEngine, "submit", noting)
-
-
 class Agent:
-    """Says what its seed makes it say."""
-
     def __init__(self, client, seed: int) -> None:
         self._client = client
         self._rng = random.Random(seed)
@@ -221,15 +192,9 @@ class Agent:
     async def _reply(self, messages: list[dict]) -> dict | None:
         """None where it goes away in the middle."""
         manner = self._rng.choice(["whole", "stream", "stream", "leave"])
-        stream = await self._client.chat.completions.create(
-            model="desk",
-            messages=messages,
-            tools=TOOLS,
-            temperature=1.5,
-            max_tokens=self._rng.choice([3, 9, 30]),
-            seed=self._rng.choice([None, 5, 6]),
-            stream=manner != "whole",
-        )
+        settings = {"max_tokens": self._rng.choice([3, 9, 30]), "seed": self._rng.choice([None, 5, 6])}
+        settings |= {"tools": TOOLS, "temperature": 1.5, "stream": manner != "whole"}
+        stream = await self._client.chat.completions.create(model="desk", messages=messages, **settings)
         if manner == "whole":
             return stream.choices[0].message.model_dump(exclude_none=True)
         text, calls = "", []
@@ -256,7 +221,16 @@ class Agent:
 
 
 async def test_what_is_trained_was_sampled_and_what_was_sampled_is_trained_or_counted(policy, monkeypatch):
-    watched = Watched(monkeypatch)
+    sampled, engines = list[tuple[SamplingRequest, Sampled]](), list[TransformersEngine]()
+    submit = TransformersEngine.submit
+
+    def noting(engine: TransformersEngine, request: SamplingRequest):
+        engines.append(engine)
+        future = submit(engine, request)
+        future.add_done_callback(lambda done: done.cancelled() or sampled.append((request, done.result())))
+        return future
+
+    monkeypatch.setattr(TransformersEngine, "submit", noting)
 
     async def episode(seed: int) -> Capture:
         async with Capture(owner) as capture:
@@ -266,9 +240,8 @@ async def test_what_is_trained_was_sampled_and_what_was_sampled_is_trained_or_co
     with serving(policy) as server:
         async with client_of(server).with_options(timeout=HANG_SECONDS) as owner:
             captures = await asyncio.gather(*map(episode, range(AGENTS)))
-        engine = watched.engine
-        await until(lambda: not (engine._slots.busy.any() or engine._running))
-    known = {(tuple(prompt), tuple(each.token_ids), tuple(each.logprobs)) for prompt, each in watched.sampled}
+        await until(lambda: not (engines[0]._slots.busy.any() or engines[0]._running))
+    known = {(tuple(asked.prompt_ids), tuple(each.token_ids), tuple(each.logprobs)) for asked, each in sampled}
     captured, abandoned = 0, 0
     for capture in captures:
         trajectory = capture.trajectory
@@ -285,4 +258,4 @@ async def test_what_is_trained_was_sampled_and_what_was_sampled_is_trained_or_co
         for each in trained:
             assert all(tuple(each.token_ids[: end + 1]) in whole for end in each.turn_ends.values())
     assert abandoned > 0
-    assert captured <= len(watched.sampled) <= captured + abandoned
+    assert captured <= len(sampled) <= captured + abandoned

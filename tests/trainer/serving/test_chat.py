@@ -1,6 +1,7 @@
 """Turns that are streamed, sampled several times, or ended early: through OpenAI's own client."""
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ from gavel.trainer.engines.protocol import EngineError, Sampled, SamplingRequest
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import OPENING, TOOLS, attempt
-from tests.trainer.serving.served import client_of, until
+from tests.trainer.serving.served import until
 from tests.trainer.serving.test_openai_server import Recited, serve
 
 pytestmark = pytest.mark.slow
@@ -28,8 +29,7 @@ class Paced(Recited):
         self.replies: list[Reply] = []
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
-        whole = super().submit(request).result()
-        self.replies.append(Reply(request, whole))
+        self.replies.append(Reply(request, super().submit(request).result()))
         return self.replies[-1].future
 
 
@@ -58,9 +58,8 @@ def paced(policy) -> Paced:
 
 @pytest.fixture
 def server(policy, paced) -> Iterator[EndpointServer]:
-    running = serve(policy, paced)
-    yield running
-    running.close()
+    with contextlib.closing(serve(policy, paced)) as running:
+        yield running
 
 
 async def reply_of(paced: Paced, number: int = 0) -> Reply:
@@ -132,46 +131,43 @@ async def test_a_stream_adds_up_to_the_whole_turn(client, paced, text, fields):
     assert (found.message.content or "") == expected.message.content
     said = [(getattr(each.message, "reasoning_content", None) or "").lstrip() for each in (found, expected)]
     assert said[0] == said[1]
-    calls = [[call.function for call in each.message.tool_calls or ()] for each in (found, expected)]
-    assert [(one.name, one.arguments) for one in calls[0]] == [(one.name, one.arguments) for one in calls[1]]
-    assert found.finish_reason == expected.finish_reason
-    assert turn_of(found).token_ids == turn_of(expected).token_ids
-    assert turn_of(found).logprobs == turn_of(expected).logprobs
+    calls, turns = [], []
+    for each in (found, expected):
+        calls.append([(call.function.name, call.function.arguments) for call in each.message.tool_calls or ()])
+        turns.append((each.finish_reason, turn_of(each).token_ids, turn_of(each).logprobs))
+    assert calls[0] == calls[1]
+    assert turns[0] == turns[1]
 
 
-async def test_what_fails_before_the_first_token_is_a_plain_error(client, paced):
+async def test_what_fails_before_the_first_token_is_a_plain_error_and_later_one_in_the_stream(client, paced):
     with pytest.raises(APIStatusError, match="desk@7") as error:
         await create(client, model="desk@7", stream=True)
     assert error.value.status_code == 400
+    paced.text, stopped = "Well, that is that.", EngineError("the engine stopped")
     streaming = asyncio.create_task(create(client, stream=True))
-    (await reply_of(paced)).future.set_exception(EngineError("the engine stopped"))
+    (await reply_of(paced)).future.set_exception(stopped)
     with pytest.raises(APIStatusError, match="the engine stopped") as error:
         await streaming
     assert error.value.status_code == 503
-
-
-async def test_what_fails_later_is_an_error_in_the_stream(client, paced):
-    paced.text = "Well, that is that."
     streaming = asyncio.create_task(create(client, stream=True))
-    reply = await reply_of(paced)
+    reply = await reply_of(paced, 1)
     reply.say(5)
     stream = await streaming
-    reply.future.set_exception(EngineError("the engine stopped"))
+    reply.future.set_exception(stopped)
     with pytest.raises(APIError, match="the engine stopped"):
         async for _ in stream:
             pass
 
 
-async def test_a_client_that_goes_away_ends_the_sampling(server, paced):
+async def test_a_client_that_goes_away_ends_the_sampling(client, paced):
     paced.text = "A long answer that nobody waits for."
-    async with client_of(server) as hasty:
-        streaming = asyncio.create_task(create(hasty, stream=True))
-        reply = await reply_of(paced)
-        reply.say(5)
-        stream = await streaming
-        await anext(aiter(stream))
-        await stream.close()
-        await until(reply.future.cancelled)
+    streaming = asyncio.create_task(create(client, stream=True))
+    reply = await reply_of(paced)
+    reply.say(5)
+    stream = await streaming
+    await anext(aiter(stream))
+    await stream.close()
+    await until(reply.future.cancelled)
 
 
 @pytest.mark.parametrize("streams", [False, True])

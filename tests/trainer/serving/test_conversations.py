@@ -21,6 +21,7 @@ from tests.trainer.policy.test_chat_formats import HERMES, renderer
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up_order", "arguments": '{"order_id": "7890"}'}}
 REPLY = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+QUESTION = {"role": "user", "content": "And order 1234?"}
 ANSWER = {"role": "tool", "tool_call_id": "call_1", "content": '{"item": "lamp"}'}
 
 
@@ -31,22 +32,18 @@ def turns(policy):
 
 @pytest.fixture
 def call_tokens(policy):
-    """The same call in an unusual tokenisation: character by character."""
     text = '<tool_call>\n{"name": "look_up_order", "arguments": {"order_id": "7890"}}\n</tool_call>'
     ids = [token for character in text for token in policy.tokenizer.encode(character, add_special_tokens=False)]
     return [*ids, policy.renderer.get_stop_token_ids()[0]]
 
 
-QUESTION = {"role": "user", "content": "And order 1234?"}
-
-
-def test_a_turn_that_was_cut_goes_on_from_its_own_tokens_with_the_end_that_it_lacks(turns, policy):
+def test_a_turn_that_was_cut_goes_on_from_its_own_tokens_with_the_end_that_it_lacks(turns, policy, monkeypatch):
     prompt = turns.prompt(OPENING, TOOLS).token_ids
     cut = [token for letter in "Let me s" for token in policy.tokenizer.encode(letter, add_special_tokens=False)]
     reply = {"role": "assistant", "content": policy.decode(cut)}
     turns.sampled(OPENING, TOOLS, reply, prompt, cut)
     messages = [*OPENING, reply, QUESTION]
-    turns._renderer = Unbridged(policy.renderer)
+    monkeypatch.setattr(turns._renderer, "bridge_to_next_turn", lambda *_, **__: None)  # it proves no bridge
     found = turns.prompt(messages, TOOLS)
     rendered = list(policy.renderer.render_ids(messages, tools=TOOLS, add_generation_prompt=True))
     assert found.continues
@@ -54,19 +51,6 @@ def test_a_turn_that_was_cut_goes_on_from_its_own_tokens_with_the_end_that_it_la
     assert found.token_ids[len(prompt) + len(cut)] == policy.renderer.get_stop_token_ids()[0]
     assert found.token_ids != rendered
     assert policy.decode(found.token_ids) == policy.decode(rendered)
-
-
-class Unbridged:
-    """A renderer that proves no bridge."""
-
-    def __init__(self, renderer):
-        self._renderer = renderer
-
-    def __getattr__(self, name):
-        return getattr(self._renderer, name)
-
-    def bridge_to_next_turn(self, *_, **__):
-        return None
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -124,56 +108,49 @@ def conversations(draw) -> list[dict[str, Any]]:
         calls = draw(st.lists(st.tuples(NAMES, st.dictionaries(SHORT_TEXT, VALUES, max_size=3)), max_size=2))
         turn: dict[str, Any] = {"role": "assistant", "content": draw(SHORT_TEXT), "reasoning_content": draw(SHORT_TEXT)}
         messages.append(turn)
-        if calls:
-            turn["tool_calls"] = [
-                {"id": f"c{number + at}", "type": "function", "function": {"name": name, "arguments": json.dumps(args)}}
-                for at, (name, args) in enumerate(calls)
-            ]
-            messages += [
-                {"role": "tool", "tool_call_id": f"c{number + at}", "content": draw(SHORT_TEXT)}
-                for at in range(len(calls))
-            ]
-            number += len(calls)
-        else:
+        for name, arguments in calls:
+            number += 1
+            function = {"name": name, "arguments": json.dumps(arguments)}
+            turn.setdefault("tool_calls", []).append({"id": f"c{number}", "type": "function", "function": function})
+            messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": draw(SHORT_TEXT)})
+        if not calls:
             messages.append({"role": "user", "content": draw(SHORT_TEXT)})
     return messages
 
 
-def compacted(messages):
-    for message in messages:
-        for call in message.get("tool_calls", ()):
-            arguments = json.loads(call["function"]["arguments"])
-            call["function"]["arguments"] = json.dumps(dict(reversed(arguments.items())), separators=(",", ":"))
+def called(message):
+    return [call["function"] for call in message.get("tool_calls", ())]
 
 
-def parsed(messages):
-    for message in messages:
-        for call in message.get("tool_calls", ()):
-            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+def compacted(message):
+    for function in called(message):
+        arguments = dict(reversed(json.loads(function["arguments"]).items()))
+        function["arguments"] = json.dumps(arguments, separators=(",", ":"))
 
 
-def without_reasoning(messages):
-    for message in messages:
-        message.pop("reasoning_content", None)
+def parsed(message):
+    for function in called(message):
+        function["arguments"] = json.loads(function["arguments"])
 
 
-def with_nulls(messages):
-    for message in messages:
-        message |= {"refusal": None, "audio": None, "name": None, "content": message["content"] or None}
+def without_reasoning(message):
+    message.pop("reasoning_content", None)
 
 
-def in_parts(messages):
-    for message in messages:
-        text = message["content"] or ""
-        message["content"] = [{"type": "text", "text": text[:2]}, {"type": "text", "text": text[2:]}]
+def with_nulls(message):
+    message |= {"refusal": None, "audio": None, "name": None, "content": message["content"] or None}
 
 
-def renamed(messages):
-    for message in messages:
-        for call in message.get("tool_calls", ()):
-            call["id"] = "toolu_" + call["id"]
-        if "tool_call_id" in message:
-            message["tool_call_id"] = "toolu_" + message["tool_call_id"]
+def in_parts(message):
+    text = message["content"] or ""
+    message["content"] = [{"type": "text", "text": text[:2]}, {"type": "text", "text": text[2:]}]
+
+
+def renamed(message):
+    for call in message.get("tool_calls", ()):
+        call["id"] = "toolu_" + call["id"]
+    if "tool_call_id" in message:
+        message["tool_call_id"] = "toolu_" + message["tool_call_id"]
 
 
 HARMLESS = [compacted, parsed, without_reasoning, with_nulls, in_parts, renamed]
@@ -187,14 +164,14 @@ def meant(messages):
 def test_harmless_rewrites_leave_what_is_meant(messages, rewrites):
     rewritten = copy.deepcopy(messages)
     for rewrite in sorted(rewrites, key=HARMLESS.index):
-        rewrite(rewritten)
+        for message in rewritten:
+            rewrite(message)
     before, after = meant(messages), meant(rewritten)
     assert after.key == before.key
     assert after.is_rewritten(before, [])
 
 
 def places(messages):
-    """Every leaf that means something, as the function that changes it."""
     for at, message in enumerate(messages):
         yield lambda m, at=at: m[at].update(content=m[at]["content"] + "!")
         yield lambda m, at=at: m[at].update(role="user" if m[at]["role"] != "user" else "system")
@@ -233,14 +210,11 @@ def test_any_change_of_what_is_said_is_seen(messages, data):
     ],
 )
 def test_arguments_are_compared_as_json(one, other, same):
-    def call(arguments):
-        return {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}],
-        }
+    def key(arguments):
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        return meant([{"role": "assistant", "content": "", "tool_calls": [call]}]).key
 
-    assert (meant([call(one)]).key == meant([call(other)]).key) is same
+    assert (key(one) == key(other)) is same
 
 
 ASKED: list[Any] = [{"role": "user", "content": "Where is it?"}]

@@ -1,7 +1,4 @@
-"""Agents of released frameworks, given the policy as docs/capture.md shows it, captured and trained.
-
-Frameworks that are not installed here are tested by `make test-frameworks`, in an environment of its own.
-"""
+"""Agents of released frameworks, given the policy as docs/capture.md shows it, captured and trained."""
 
 import asyncio
 import contextlib
@@ -168,7 +165,6 @@ async def http_agent(capture, model, question):
 
 
 async def command_line_agent(capture, model, question):
-    """llm, which reads addresses from a file."""
     policy = {"model_id": model, "model_name": model, "api_base": capture.base_url, "api_key_name": "capture"}
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/extra-openai-models.yaml", "w") as file:  # noqa: ASYNC230

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,18 +22,11 @@ from gavel.trainer.serving.turn_sampling import sample_turn
 from tests.limits import HANG_SECONDS
 from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, serving, until
 
-BODY: dict[str, Any] = {
-    "model": "desk",
-    "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}],
-    "tools": TOOLS,
-    "max_completion_tokens": 24,
-    "seed": 7,
-}
+MESSAGES = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
+BODY: dict[str, Any] = {"model": "desk", "messages": MESSAGES, "tools": TOOLS, "max_completion_tokens": 24, "seed": 7}
 
 
 class Wire(openai_httpx.AsyncHTTPTransport):
-    """HTTP that counts its requests."""
-
     requests = 0
 
     async def handle_async_request(self, request: openai_httpx.Request) -> openai_httpx.Response:
@@ -49,7 +43,7 @@ def gate() -> Gate:
 def server(policy, gate) -> Iterator[EndpointServer]:
     with serving(policy, gate) as running:
         yield running
-        gate.open()
+        gate.opened.set()
 
 
 @pytest.fixture
@@ -57,20 +51,20 @@ def wire() -> Wire:
     return Wire()
 
 
+def client_over(wire: Wire, server: EndpointServer) -> InProcessClient:
+    http = openai_httpx.AsyncClient(transport=wire)
+    return InProcessClient(base_url=server.base_url, api_key="gavel", max_retries=0, http_client=http)
+
+
 @pytest.fixture
 async def client(server, wire) -> AsyncIterator[InProcessClient]:
-    http = openai_httpx.AsyncClient(transport=wire)
-    async with InProcessClient(base_url=server.base_url, api_key="gavel", max_retries=0, http_client=http) as client:
+    async with client_over(wire, server) as client:
         yield client
-
-
-def said(reply: ChatCompletion) -> dict[str, Any]:
-    return reply.choices[0].model_dump()
 
 
 def told(reply: ChatCompletion) -> list[Any]:
     """What is the same in every reply with this seed: a call's id is drawn, and log-probs are rounded."""
-    choice = said(reply)
+    choice = reply.choices[0].model_dump()
     calls = [call["function"] for call in choice["message"]["tool_calls"] or ()]
     logprobs = [round(token["logprob"], 3) for token in choice["logprobs"]["content"]]
     same = ("finish_reason", "token_ids", "prompt_token_ids", "policy_version", "temperature")
@@ -88,7 +82,7 @@ async def test_a_turn_without_http_is_that_of_the_api(client, wire):
     assert type(direct.choices[0].message) is type(posted.choices[0].message)
     assert told(direct) == told(posted)
     assert (direct.usage, direct.model) == (posted.usage, posted.model)
-    assert said(direct).keys() == said(posted).keys()
+    assert direct.choices[0].model_dump().keys() == posted.choices[0].model_dump().keys()
 
 
 async def test_a_refusal_is_told_as_the_api_tells_it(client, wire):
@@ -115,32 +109,21 @@ async def test_an_answer_that_is_none_is_asked_again_through_the_api(server, pol
             return openai_httpx.Response(200, content=page, request=request)
 
     no_longer_serve(server.base_url)
-    wire = Once()
-    http = openai_httpx.AsyncClient(transport=wire)
-    async with InProcessClient(base_url=server.base_url, api_key="gavel", max_retries=0, http_client=http) as client:
+    async with client_over(wire := Once(), server) as client:
         assert (await client.turn(BODY)).choices[0].message.role == "assistant"
     assert wire.requests == 2
 
 
-async def test_a_turn_ends_at_the_clients_deadline(client, gate):
-    gate.shut()
+async def test_a_turn_ends_at_the_clients_deadline_where_it_is_cancelled_and_with_its_endpoint(client, server, gate):
+    gate.opened.clear()
     with pytest.raises(APITimeoutError):
         await client.with_options(timeout=0.1).turn(BODY)
-
-
-async def test_a_cancelled_turn_stays_cancelled(client, gate):
-    gate.shut()
-    turn = asyncio.create_task(client.turn(BODY))
-    await until(lambda: gate.asked > 0)
-    turn.cancel()
+    asked = gate.asked
+    cancelled, turn = (asyncio.create_task(client.turn(BODY)) for _ in range(2))
+    await until(lambda: gate.asked == asked + 2)
+    cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await turn
-
-
-async def test_a_closing_endpoint_ends_its_turns(client, server, gate):
-    gate.shut()
-    turn = asyncio.create_task(client.turn(BODY))
-    await until(lambda: gate.asked > 0)
+        await cancelled
     await asyncio.to_thread(server.close)
     async with asyncio.timeout(HANG_SECONDS):
         with pytest.raises(APIConnectionError, match="closing"):
@@ -156,28 +139,19 @@ def test_what_cannot_be_listened_on_is_refused_with_a_remedy():
         assert remedy in caught.value.remedy
 
 
-REQUEST = SamplingRequest([1], frozenset({2}), 4, 1.0, 0, grammar=Grammar())
+async def test_a_client_that_leaves_while_a_grammar_is_compiled_ends_its_turn_once_it_is_submitted() -> None:
+    began, go_on, sampling = threading.Event(), threading.Event(), Future[Sampled]()
 
+    def submit(request: SamplingRequest) -> "Future[Sampled]":
+        began.set()
+        go_on.wait()
+        return sampling
 
-class Compiling:
-    """An engine that is compiling a grammar until it is let go on."""
-
-    def __init__(self) -> None:
-        self.began, self.go_on = threading.Event(), threading.Event()
-        self.sampling: Future[Sampled] = Future()
-
-    def submit(self, request: SamplingRequest) -> "Future[Sampled]":
-        self.began.set()
-        self.go_on.wait()
-        return self.sampling
-
-
-async def test_a_client_that_leaves_ends_its_turn_once_it_is_submitted() -> None:
-    engine = Compiling()
-    turn = asyncio.create_task(sample_turn(engine, REQUEST))
-    await asyncio.to_thread(engine.began.wait)
+    request: Any = SamplingRequest([1], frozenset({2}), 4, 1.0, 0, grammar=Grammar())
+    turn = asyncio.create_task(sample_turn(SimpleNamespace(submit=submit), request))
+    await asyncio.to_thread(began.wait)
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):
         await turn
-    engine.go_on.set()
-    await until(engine.sampling.cancelled)
+    go_on.set()
+    await until(sampling.cancelled)

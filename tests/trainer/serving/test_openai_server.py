@@ -18,7 +18,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.data.left_out import LeftOut
-from gavel.trainer.data.token_sequences import turn_of
+from gavel.trainer.data.token_sequences import Turn, turn_of
 from gavel.trainer.data.training_batch import make_batch, mismatches
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.grammar import Grammars
@@ -36,20 +36,13 @@ pytestmark = pytest.mark.slow
 
 OPENING = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
 STRICT = [{"type": "function", "function": tool["function"] | {"strict": True}} for tool in TOOLS]
-"""As the client's streaming helper wants them."""
 
 
 class Recited:
-    """An engine that says what a test tells it to."""
-
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.text = ""
-        self.logprob = -0.1
+        self._policy, self.text, self.logprob = policy, "", -0.1
         self.requests: list[SamplingRequest] = []
-        self.adapter_version = 0
-        self.adapter_versions = [0]
-        self.serves_base = False
+        self.adapter_version, self.adapter_versions, self.serves_base = 0, [0], False
         self.max_context = MAX_CONTEXT
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
@@ -64,20 +57,14 @@ def serve(policy: Policy, engine, **settings) -> EndpointServer:
     return EndpointServer(engine, policy, model="desk", **settings)
 
 
-@pytest.fixture
-def recited(policy) -> Recited:
-    return Recited(policy)
-
-
 async def ask(client: AsyncOpenAI, messages=OPENING, **settings):
     settings = {"model": "desk", "tools": TOOLS, "temperature": 0} | settings
     return (await client.chat.completions.create(messages=messages, **settings)).choices[0]
 
 
 async def test_a_reply_is_a_completion_with_all_that_exact_training_needs(client, policy):
-    completion = await client.chat.completions.create(
-        model="desk", messages=OPENING, tools=TOOLS, temperature=0.7, seed=4
-    )
+    asked = {"messages": OPENING, "tools": TOOLS, "temperature": 0.7, "seed": 4}
+    completion = await client.chat.completions.create(model="desk", **asked)
     (choice,) = completion.choices
     expected = policy.renderer.render_ids(OPENING, tools=TOOLS, add_generation_prompt=True)
     assert choice.prompt_token_ids == completion.prompt_token_ids == list(expected)
@@ -94,9 +81,8 @@ THINKING, PLAIN = ({"chat_template_kwargs": {"enable_thinking": value}} for valu
 async def test_arguments_of_the_template_render_that_turn_and_the_conversation_goes_on_with_them(client, policy):
     own, thinking, plain = [await ask(client, extra_body=body, max_tokens=4) for body in ({}, THINKING, PLAIN)]
     assert own.prompt_token_ids == thinking.prompt_token_ids
-    expected = policy.rendering_by({"enable_thinking": False}).render_ids(
-        OPENING, tools=TOOLS, add_generation_prompt=True
-    )
+    rendering = policy.rendering_by({"enable_thinking": False})
+    expected = rendering.render_ids(OPENING, tools=TOOLS, add_generation_prompt=True)
     assert plain.prompt_token_ids == expected != own.prompt_token_ids
     for first, body, other in ((plain, PLAIN, {}), (own, {}, PLAIN)):
         result = {"role": "tool", "tool_call_id": "c1", "content": "found"}
@@ -140,7 +126,8 @@ async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoi
 
 
 @pytest.mark.parametrize("settings", [{"tools": None}, {"tool_choice": "none"}])
-async def test_a_call_is_text_where_none_may_be_made(policy, recited, settings):
+async def test_a_call_is_text_where_none_may_be_made(policy, settings):
+    recited = Recited(policy)
     recited.text = '<tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call>'
     with contextlib.closing(serve(policy, recited)) as server:
         async with client_of(server) as client:
@@ -153,42 +140,39 @@ async def test_a_call_is_text_where_none_may_be_made(policy, recited, settings):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"), [("ab " * 1_000_000, "2,000,000 characters"), ("\ud800", "half a surrogate pair")]
+    ("method", "path", "content", "status", "told"),
+    [
+        ("POST", "chat/completions", "ab " * 1_000_000, 400, "2,000,000 characters"),
+        ("POST", "chat/completions", "\ud800", 400, "half a surrogate pair"),
+        ("POST", "embeddings", "", 404, "POST /v1/chat/completions"),
+        ("GET", "chat/completions", "", 405, "POST /v1/chat/completions"),
+    ],
+    ids=["long", "surrogate", "embeddings", "GET"],
 )
-async def test_a_text_that_no_tokenizer_takes_is_refused_before_one_tries(server, content, told):
+async def test_what_no_tokenizer_takes_or_is_not_served_is_refused(server, method, path, content, status, told):
     body = json.dumps({"model": "desk", "messages": [{"role": "user", "content": content}]})
     async with httpx.AsyncClient(trust_env=False) as plain:
-        response = await plain.post(f"{server.base_url}/chat/completions", content=body)
-    assert (response.status_code, told in response.json()["error"]["message"]) == (400, True)
-
-
-@pytest.mark.parametrize(("method", "path", "status"), [("POST", "embeddings", 404), ("GET", "chat/completions", 405)])
-async def test_what_is_not_served_is_answered_with_what_is(server, method, path, status):
-    async with httpx.AsyncClient(trust_env=False) as plain:
-        response = await plain.request(method, f"{server.base_url}/{path}")
-    assert response.status_code == status
-    assert "POST /v1/chat/completions" in response.json()["error"]["message"]
+        response = await plain.request(method, f"{server.base_url}/{path}", content=body)
+    assert (response.status_code, told in response.json()["error"]["message"]) == (status, True)
 
 
 @pytest.mark.parametrize(("limit", "asked", "given"), [(None, None, None), (20, None, 20), (20, 30, 30)])
 async def test_a_reply_takes_the_rest_of_the_context_or_what_the_endpoint_or_its_request_says(
-    policy, recited, limit, asked, given
+    policy, limit, asked, given
 ):
-    server = serve(policy, recited, max_reply=limit)
-    async with client_of(server) as client:
-        choice = await ask(client, **({"max_tokens": asked} if asked else {}))
-        (model, *_) = (await client.models.list()).data
-    server.close()
+    recited = Recited(policy)
+    with contextlib.closing(serve(policy, recited, max_reply=limit)) as server:
+        async with client_of(server) as client:
+            choice = await ask(client, **({"max_tokens": asked} if asked else {}))
+            (model, *_) = (await client.models.list()).data
     assert recited.requests[0].max_tokens == (given or MAX_CONTEXT - len(choice.prompt_token_ids))
     assert model.max_model_len == MAX_CONTEXT
 
 
-async def streamed(client: AsyncOpenAI, messages=OPENING, **settings):
-    settings = {"model": "desk", "tools": STRICT, "temperature": 0} | settings
-    async with client.chat.completions.stream(messages=messages, **settings) as stream:
-        async for _ in stream:
-            pass
-        return (await stream.get_final_completion()).choices[0]
+def assert_policy_s_own(turn: Turn, base: torch.nn.Module) -> None:
+    """Its log-probs, in what it was shown."""
+    expected = full_logprobs(base, turn.prompt_ids + turn.token_ids)[len(turn.prompt_ids) - 1 :]
+    assert turn.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -198,13 +182,15 @@ async def test_a_policy_that_does_not_call_is_asked_again_behind_the_tokens_that
     client, embedded_base, choice, streams
 ):
     unrelated = [{"role": "user", "content": "Thanks, bye."}]
+    asked = {"tool_choice": choice, "max_tokens": 48}
     if streams:
-        found = await streamed(client, unrelated, tool_choice=choice, max_tokens=48)
+        asked |= {"model": "desk", "tools": STRICT, "temperature": 0}
+        async with client.chat.completions.stream(messages=unrelated, **asked) as stream:
+            found = (await stream.get_final_completion()).choices[0]
     else:
-        found = await ask(client, unrelated, tool_choice=choice, max_tokens=48)
+        found = await ask(client, unrelated, **asked)
     turn = turn_of(found)
-    expected = full_logprobs(embedded_base, turn.prompt_ids + turn.token_ids)[len(turn.prompt_ids) - 1 :]
-    assert turn.logprobs == pytest.approx(expected.tolist(), abs=1e-4), "those of the policy, in what it was shown"
+    assert_policy_s_own(turn, embedded_base)
     if found.message.tool_calls:
         name = found.message.tool_calls[0].function.name
         assert choice == "required" or name == "refund"
@@ -216,20 +202,19 @@ async def test_a_policy_that_does_not_call_is_asked_again_behind_the_tokens_that
 
 
 async def test_the_base_models_own_name_is_the_base_without_an_adapter(policy, embedded_base):
-    engine = TransformersEngine(load_base("embedded/returns-desk", policy.dtype, policy.device), max_context=256)
-    engine.publish(policy, VERSION)
-    server = serve(policy, engine, base_model="embedded/returns-desk")
-    async with client_of(server) as client:
-        assert (await client.models.retrieve("embedded/returns-desk")).id == "embedded/returns-desk"
-        short: Any = [{"role": "user", "content": "hi"}]
-        completion = await client.chat.completions.create(model="embedded/returns-desk", messages=short, max_tokens=4)
-    turn = turn_of(completion.choices[0])
-    expected = full_logprobs(embedded_base, turn.prompt_ids + turn.token_ids)[len(turn.prompt_ids) - 1 :]
-    assert turn.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-    assert completion.model == "embedded/returns-desk"
+    name = "embedded/returns-desk"
+    with contextlib.closing(
+        TransformersEngine(load_base(name, policy.dtype, policy.device), max_context=256)
+    ) as engine:
+        engine.publish(policy, VERSION)
+        with contextlib.closing(serve(policy, engine, base_model=name)) as server:
+            async with client_of(server) as client:
+                assert (await client.models.retrieve(name)).id == name
+                short: Any = [{"role": "user", "content": "hi"}]
+                completion = await client.chat.completions.create(model=name, messages=short, max_tokens=4)
+    assert_policy_s_own(turn_of(completion.choices[0]), embedded_base)
+    assert completion.model == name
     assert (completion.choices[0].model_extra or {})["shaped_by"] == ["model"]
-    server.close()
-    engine.close()
 
 
 class Decision(BaseModel):
@@ -280,7 +265,6 @@ async def test_a_schema_that_cannot_be_kept_is_a_400_that_says_what(server, sche
 
 @pytest.fixture
 def weak(policy) -> Iterator[ChatCompletions]:
-    """Of a policy whose every token is drawn nearly at random."""
     model = load_base(EMBEDDED_POLICY, torch.float32, "cpu")
     with torch.no_grad():
         for parameter in model.parameters():
@@ -294,18 +278,12 @@ def weak(policy) -> Iterator[ChatCompletions]:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "refund"}}])
 async def test_however_weak_the_policy_a_forced_call_can_be_read_and_is_marked(weak, choice):
-    brief = [{**tool, "function": {**tool["function"], "parameters": BRIEF}} for tool in RETURN_TOOLS]
+    order = {"order_id": {"type": "string", "enum": ["12", "7"]}}
+    parameters = {"type": "object", "properties": order, "required": ["order_id"], "additionalProperties": False}
+    brief = [{**tool, "function": {**tool["function"], "parameters": parameters}} for tool in RETURN_TOOLS]
     body = {"model": "clerk", "messages": RETURN, "tools": brief, "tool_choice": choice, "max_tokens": 200, "n": 3}
     for made in (await weak.complete(body | {"seed": 1}))["choices"]:
         (call,) = made["message"]["tool_calls"]
         assert call["function"]["name"] in (["look_up_order", "refund"] if choice == "required" else ["refund"])
         assert json.loads(call["function"]["arguments"]).keys() == {"order_id"}
         assert (made["shaped_by"], made["discarded_attempts"]) == (["tool_choice"], 1)
-
-
-BRIEF = {
-    "type": "object",
-    "properties": {"order_id": {"type": "string", "enum": ["12", "7"]}},
-    "required": ["order_id"],
-    "additionalProperties": False,
-}

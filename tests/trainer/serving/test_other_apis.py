@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 from anthropic import APIStatusError, AsyncAnthropic, DefaultAsyncHttpxClient
-from anthropic.types import Message
+from anthropic.lib.streaming._messages import accumulate_event
+from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given
 from hypothesis import strategies as st
 from openai import AsyncOpenAI, BadRequestError
@@ -41,7 +42,6 @@ pytestmark = pytest.mark.slow
 
 
 def assert_goes_on(trajectory: Trajectory, policy: Policy, sampled_tokens: int) -> None:
-    """Its second turn from the very tokens of the first; both are trained."""
     one, other = trajectory.choices()
     assert other.continues_sampled
     before = one.prompt_token_ids + one.token_ids
@@ -51,27 +51,18 @@ def assert_goes_on(trajectory: Trajectory, policy: Policy, sampled_tokens: int) 
     assert not mismatches(trajectory, policy.decode)
 
 
+CACHED = {"cache_control": {"type": "ephemeral"}}
 OWN_TOOLS = [
-    {
-        "name": tool["function"]["name"],
-        "description": tool["function"]["description"],
-        "input_schema": tool["function"]["parameters"],
-        "cache_control": {"type": "ephemeral"},
-    }
-    for tool in TOOLS
+    {"name": each["name"], "description": each["description"], "input_schema": each["parameters"], **CACHED}
+    for each in (tool["function"] for tool in TOOLS)
 ]
 ASKING = {"model": "desk", "system": SYSTEM, "tools": OWN_TOOLS, "max_tokens": 64, "extra_body": {"temperature": 0}}
-ASKED = [{"role": "user", "content": [{"type": "text", "text": QUESTION, "cache_control": {"type": "ephemeral"}}]}]
+ASKED = [{"role": "user", "content": [{"type": "text", "text": QUESTION, **CACHED}]}]
 
 
 def anthropic_of(server: EndpointServer, api_key: str = "gavel", base_url: str = "") -> AsyncAnthropic:
-    """To be closed by `async with`."""
-    return AsyncAnthropic(
-        base_url=base_url or server.base_url.removesuffix("/v1"),
-        api_key=api_key,
-        max_retries=0,
-        http_client=DefaultAsyncHttpxClient(trust_env=False),
-    )
+    own, http = server.base_url.removesuffix("/v1"), DefaultAsyncHttpxClient(trust_env=False)
+    return AsyncAnthropic(base_url=base_url or own, api_key=api_key, max_retries=0, http_client=http)
 
 
 @pytest.fixture
@@ -88,14 +79,10 @@ async def reply(client: AsyncAnthropic, streamed: bool, **settings) -> Message:
 
 
 async def tool_results(message: Message) -> list[dict]:
+    used = [block for block in message.content if block.type == "tool_use"]
+    found = [[{"type": "text", "text": await tool_result(use.name, json.dumps(use.input))}] for use in used]
     return [
-        {
-            "type": "tool_result",
-            "tool_use_id": block.id,
-            "content": [{"type": "text", "text": await tool_result(block.name, json.dumps(block.input))}],
-        }
-        for block in message.content
-        if block.type == "tool_use"
+        {"type": "tool_result", "tool_use_id": use.id, "content": said} for use, said in zip(used, found, strict=True)
     ]
 
 
@@ -134,36 +121,19 @@ async def test_a_message_that_ends_at_a_stop_sequence_names_it(anthropic):
 
 
 objects = st.dictionaries(texts, texts, max_size=3).map(json.dumps)
-
-
-def accumulated(events: list[dict]) -> dict:
-    """The message that a client makes of the events."""
-    made: dict = {}
-    json_text: dict[int, str] = {}
-    for event in events:
-        match event:
-            case {"type": "message_start", "message": begun}:
-                made = json.loads(json.dumps(begun))
-            case {"type": "content_block_start", "content_block": block, "index": index}:
-                assert index == len(made["content"])
-                made["content"].append(dict(block))
-            case {"type": "content_block_delta", "delta": {"type": "input_json_delta"} as delta, "index": index}:
-                json_text[index] = json_text.get(index, "") + delta["partial_json"]
-            case {"type": "content_block_delta", "delta": delta, "index": index}:
-                for name, value in delta.items():
-                    if name != "type":
-                        made["content"][index][name] += value
-            case {"type": "message_delta", "delta": delta, "usage": usage}:
-                made |= delta | {"usage": usage}
-    for index, text in json_text.items():
-        made["content"][index]["input"] = json.loads(text)
-    return made
+MESSAGE_EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 
 
 @given(replies(objects), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
 async def test_a_streamed_message_is_the_whole_one(reply, finish_reason, size):
     events = [event async for event in MessageAnswer().events(chunks_of(reply, size, finish_reason))]
-    assert accumulated(events) | {"id": ""} == MessageAnswer().whole(completion_of(reply, finish_reason)) | {"id": ""}
+    made, parts = None, dict[int, bytes]()
+    for event in map(MESSAGE_EVENT.validate_python, events):
+        made = accumulate_event(event=event, current_snapshot=made, json_bufs=parts)
+    begun = [event["index"] for event in events if event["type"] == "content_block_start"]
+    assert begun == list(range(len(begun)))
+    expected = Message.model_validate(MessageAnswer().whole(completion_of(reply, finish_reason)))
+    assert made.model_dump(exclude={"id"}) == expected.model_dump(exclude={"id"})
     assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
 
 
@@ -185,15 +155,9 @@ async def respond(client: AsyncOpenAI, streamed: bool, **settings) -> Response:
 
 
 async def results_of(response: Response) -> list[dict]:
-    return [
-        {
-            "type": "function_call_output",
-            "call_id": call.call_id,
-            "output": await tool_result(call.name, call.arguments),
-        }
-        for call in response.output
-        if call.type == "function_call"
-    ]
+    calls = [item for item in response.output if item.type == "function_call"]
+    found = [{"call_id": call.call_id, "output": await tool_result(call.name, call.arguments)} for call in calls]
+    return [{"type": "function_call_output", **each} for each in found]
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -247,10 +211,10 @@ async def test_the_events_say_what_the_last_one_holds(reply, size):
         if event["type"].endswith(".delta"):
             said[event["item_id"]] = said.get(event["item_id"], "") + event["delta"]
     for item in output:
-        text = (
-            item["arguments"] if item["type"] == "function_call" else "".join(part["text"] for part in item["content"])
+        is_call = item["type"] == "function_call"
+        assert said.get(item["id"], "") == (
+            item["arguments"] if is_call else "".join(part["text"] for part in item["content"])
         )
-        assert said.get(item["id"], "") == text
 
 
 USER = {"role": "user", "content": "Hello"}

@@ -1,6 +1,7 @@
 """What a request's body may say, in each API: it is read as what it must be, or refused by what is wrong with it."""
 
 import contextlib
+import itertools
 import json
 import math
 from typing import Any
@@ -20,7 +21,6 @@ TOOL = {"type": "function", "function": {"name": "refund"}}
 
 
 def json_values(*words: str) -> st.SearchStrategy[object]:
-    """JSON values of any shape; `words` are likely as texts and as names of fields."""
     some = st.sampled_from(words) | st.text(max_size=3) if words else st.text(max_size=3)
     plain = st.none() | st.booleans() | st.integers(-2, 2**40) | st.floats() | some
     return st.recursive(
@@ -81,6 +81,7 @@ REFUSED = {
         ({"text": {"format": "json"}}, "text.format"),
         ({"input": 5}, "input is 5"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input_image"),
+        ({"input": [{"type": "message", "role": "tool", "content": "hi"}]}, "'tool'"),
         ({"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]}, "input.0.function_call.name"),
         (
             {"input": [{"type": "function_call_output", "call_id": "c", "output": {"a": 1}}]},
@@ -110,7 +111,9 @@ def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused_with_the_rang
     assert read_chat_request(body, 513).shaping == read_chat_request(body).shaping
 
 
-SCHEMA = {"type": "object"}
+SCHEMA, LOOK_UP = {"type": "object"}, {"name": "look_up"}
+STRICT = {"name": "n", "schema": SCHEMA, "strict": True}
+LOOKING_UP = {"type": "function", "function": LOOK_UP | {"parameters": SCHEMA}}
 
 
 @pytest.mark.parametrize(
@@ -118,11 +121,7 @@ SCHEMA = {"type": "object"}
     [
         (messages, {"metadata": {"user_id": "me"}, "thinking": {"type": "enabled"}, "service_tier": "auto"}, {}),
         (messages, {"max_tokens": 5, "stop_sequences": ["\n"]}, {"max_tokens": 5, "stop": ["\n"]}),
-        (
-            messages,
-            {"tools": [{"name": "look_up", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}]},
-            {"tools": [{"type": "function", "function": {"name": "look_up", "parameters": SCHEMA}}]},
-        ),
+        (messages, {"tools": [{**LOOK_UP, "input_schema": SCHEMA, "cache_control": {}}]}, {"tools": [LOOKING_UP]}),
         (
             messages,
             {"tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
@@ -137,23 +136,18 @@ SCHEMA = {"type": "object"}
         (responses, {"temperature": 0.5, "seed": 4, "unheard_of": 1}, {"temperature": 0.5, "seed": 4, "unheard_of": 1}),
         (
             responses,
-            {"text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}}},
-            {
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "n", "schema": SCHEMA, "strict": True},
-                }
-            },
+            {"text": {"format": {"type": "json_schema", **STRICT}}},
+            {"response_format": {"type": "json_schema", "json_schema": STRICT}},
         ),
         (
             responses,
-            {"tool_choice": {"type": "function", "name": "look_up"}},
-            {"tool_choice": {"type": "function", "function": {"name": "look_up"}}},
+            {"tool_choice": {"type": "function", **LOOK_UP}},
+            {"tool_choice": {"type": "function", "function": LOOK_UP}},
         ),
         (
             responses,
-            {"tools": [{"type": "function", "name": "look_up", "parameters": {}, "strict": True, "description": None}]},
-            {"tools": [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]},
+            {"tools": [{"type": "function", **LOOK_UP, "parameters": SCHEMA, "strict": True, "description": None}]},
+            {"tools": [LOOKING_UP]},
         ),
     ],
 )
@@ -203,16 +197,11 @@ def test_any_value_of_any_field_is_read_or_refused(value):
         messages: ("messages", "system", "tools", "tool_choice", "output_config", "output_format", "stop_sequences"),
         responses: ("input", "instructions", "tools", "tool_choice", "text", "include", "max_output_tokens"),
     }
+    shapes = value, [value], [{"role": "user", "content": [value]}], [{"type": "reasoning", "summary": value}]
     for read, names in fields.items():
-        for name in names:
-            for given_value in (
-                value,
-                [value],
-                [{"role": "user", "content": [value]}],
-                [{"type": "reasoning", "summary": value}],
-            ):
-                with contextlib.suppress(BadRequest):
-                    read(**{name: given_value})
+        for name, shape in itertools.product(names, shapes):
+            with contextlib.suppress(BadRequest):
+                read(**{name: shape})
     for name in ("role", "content", "tool_calls", "tool_call_id", "refusal", "reasoning_content"):
         with contextlib.suppress(BadRequest):
             chat(messages=[{"role": "assistant", name: value}])

@@ -1,8 +1,10 @@
-"""A server with a LocalBackend, which the tests of a module share, and models behind it."""
+"""Servers with a LocalBackend, and models behind them."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Generator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,13 @@ from gavel.trainer.model import TrainableModel
 from tests.backend_server import KEY, serving
 from tests.trainer.conftest import a_model
 
+AT_ONCE = 60
+"""Seconds of patience in which what no attempt can mend has long been told."""
+
+
+def served(runs: Path, **options: Any) -> AbstractContextManager[str]:
+    return serving(create_app(LocalBackend(runs), key=KEY, root=runs), **options)
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -21,16 +30,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(runs: Path) -> Generator[str]:
-    with serving(create_app(LocalBackend(runs), key=KEY, root=runs)) as url:
+    with served(runs) as url:
         yield url
 
 
-AT_ONCE = 60
-"""Seconds of patience in which what no attempt can mend has long been told."""
-
-
 @contextlib.asynccontextmanager
-async def registered(url: str, name: str) -> AsyncGenerator[tuple[RemoteBackend, TrainableModel]]:
+async def registered(url: str, name: str = "clerk") -> AsyncGenerator[tuple[RemoteBackend, TrainableModel]]:
     async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
         model = a_model(name)
         await model.register(backend)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.runs.checkpoints import ExportError
 from tests.backend_server import KEY, serving
 from tests.cutting_proxy import CuttingProxy
-from tests.trainer.backends.remote.conftest import AT_ONCE, registered
+from tests.trainer.backends.remote.conftest import AT_ONCE, registered, served
 from tests.trainer.backends.test_conformance import a_group
 from tests.trainer.conftest import a_model
 
@@ -30,10 +30,7 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 async def two_steps(url: str, runs: Path) -> None:
-    """Each is made once."""
-    async with RemoteBackend(url, KEY, patience=60) as backend:
-        model = a_model()
-        await model.register(backend)
+    async with registered(url) as (backend, model):
         for step in (1, 2):
             assert (await model.train([await a_group(model, 0.0, 1.0)])).step == step
         assert [row["step"] for row in backend.history(model, "train")] == [1, 2]
@@ -41,15 +38,14 @@ async def two_steps(url: str, runs: Path) -> None:
     assert len(done) == 2
 
 
-def before(runs: Path, wrap: Callable[[Asgi], Asgi]) -> Asgi:
-    """The server, behind something."""
+def behind(runs: Path, between: Callable[[Asgi, Any, Any, Any], Awaitable[None]], **options: Any) -> Any:
+    """The server, whose requests pass through something first."""
     app = create_app(LocalBackend(runs), key=KEY, root=runs)
-    wrapped = wrap(app)
 
     async def asked(scope: Any, receive: Any, send: Any) -> None:
-        await (app if scope["type"] == "lifespan" else wrapped)(scope, receive, send)
+        await (app(scope, receive, send) if scope["type"] == "lifespan" else between(app, scope, receive, send))
 
-    return asked
+    return serving(asked, **options)
 
 
 @pytest.mark.slow
@@ -57,21 +53,18 @@ def before(runs: Path, wrap: Callable[[Asgi], Asgi]) -> Asgi:
 async def test_an_upload_that_is_altered_on_the_way_is_sent_again_and_told_when_it_always_is(tmp_path, times):
     altered = 0
 
-    def wrap(app: Asgi) -> Asgi:
-        async def altering(scope: Any, receive: Any, send: Any) -> None:
-            async def received() -> Any:
-                nonlocal altered
-                message = await receive()
-                if scope["method"] == "PUT" and message.get("body") and altered < times:
-                    altered += 1
-                    message = {**message, "body": bytes([message["body"][0] ^ 1]) + message["body"][1:]}
-                return message
+    async def altering(app: Asgi, scope: Any, receive: Any, send: Any) -> None:
+        async def received() -> Any:
+            nonlocal altered
+            message = await receive()
+            if scope["method"] == "PUT" and message.get("body") and altered < times:
+                altered += 1
+                message = {**message, "body": bytes([message["body"][0] ^ 1]) + message["body"][1:]}
+            return message
 
-            await app(scope, received, send)
+        await app(scope, received, send)
 
-        return altering
-
-    with serving(before(tmp_path, wrap)) as url:
+    with behind(tmp_path, altering) as url:
         if times == 1:
             await two_steps(url, tmp_path)
         else:
@@ -118,22 +111,20 @@ def test_an_address_is_taken_as_it_is_meant(given: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("check", "given", "remedy"),
     [
-        *("", "gpu-box:8090", "http://[::1", "http://gpu-box:99999", "file:///tmp"),
-        *("http://me:planted-secret@gpu box", "http://gpu-box?key=planted-secret"),
+        *(
+            (checked_url, url, "GAVEL_BACKEND_URL")
+            for url in ("", "gpu-box:8090", "http://[::1", "http://gpu-box:99999")
+        ),
+        *((checked_url, url, "GAVEL_BACKEND_URL") for url in ("file:///tmp", "http://me:planted@gpu box")),
+        (checked_url, "http://gpu-box?key=planted", "GAVEL_BACKEND_URL"),
+        *((checked_key, key, "openssl rand") for key in ("planted\nsecret", "密planted")),
     ],
 )
-def test_what_is_no_address_is_told_without_a_password(given: str) -> None:
-    with pytest.raises(RemoteBackendError, match="GAVEL_BACKEND_URL") as told:
-        checked_url(given)
-    assert "planted-secret" not in str(told.value)
-
-
-@pytest.mark.parametrize("given", ["planted\nsecret", "密planted"])
-def test_a_key_that_no_header_holds_is_told_without_it(given: str) -> None:
-    with pytest.raises(RemoteBackendError, match="openssl rand") as told:
-        checked_key(given)
+def test_what_is_no_address_or_no_key_is_told_without_a_secret(check, given: str, remedy: str) -> None:
+    with pytest.raises(RemoteBackendError, match=remedy) as told:
+        check(given)
     assert "planted" not in str(told.value)
 
 
@@ -141,55 +132,49 @@ CONTENT = {"a.bin": bytes(range(256)) * 400, "deep/b.bin": b"b" * 50_000, "empty
 HASHES = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
 
 
+def write_all(directory: Path, content: dict[str, bytes]) -> None:
+    for name, each in content.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(each)
+
+
 @pytest.fixture
-def files(tmp_path: Path) -> Any:
+def files(tmp_path: Path) -> Iterator[str]:
     from starlette.applications import Starlette
+    from starlette.routing import Mount
     from starlette.staticfiles import StaticFiles
 
-    served = tmp_path / "served"
-    for name, content in CONTENT.items():
-        (served / name).parent.mkdir(parents=True, exist_ok=True)
-        (served / name).write_bytes(content)
-    app = Starlette()
-    app.mount("/files", StaticFiles(directory=served))
-    return app
+    write_all(tmp_path / "served", CONTENT)
+    with serving(Starlette(routes=[Mount("/files", StaticFiles(directory=tmp_path / "served"))])) as url:
+        yield url
 
 
-def assert_whole(directory: Path) -> None:
-    found = {
-        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
-    }
-    assert found == CONTENT
-    assert not list(directory.parent.glob(".*.unfinished"))
+def fetch(url: str, made: Path, hashes: dict[str, str] = HASHES) -> None:
+    fetch_directory(Connection(url, "k", 60), "/files", hashes, made)
+    whole = {path.relative_to(made).as_posix(): path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    assert whole == CONTENT
+    assert not list(made.parent.glob(".*.unfinished"))
 
 
-def test_a_directory_arrives_over_a_line_that_is_cut(files: Any, tmp_path: Path) -> None:
-    with serving(files) as url, CuttingProxy(int(url.rpartition(":")[2]), seed=1, most_bytes=60_000) as proxy:
-        fetch_directory(Connection(proxy.url, "k", 60), "/files", HASHES, tmp_path / "made")
+def test_a_directory_arrives_over_a_line_that_is_cut(files: str, tmp_path: Path) -> None:
+    with CuttingProxy(int(files.rpartition(":")[2]), seed=1, most_bytes=60_000) as proxy:
+        fetch(proxy.url, tmp_path / "made")
         assert proxy.cuts
-    assert_whole(tmp_path / "made")
 
 
-def test_a_fetch_that_was_killed_is_gone_on_with_and_what_is_stale_is_not_kept(files: Any, tmp_path: Path) -> None:
-    unfinished = tmp_path / ".made.unfinished"
-    (unfinished / "deep").mkdir(parents=True)
-    (unfinished / "a.bin").write_bytes(CONTENT["a.bin"][:1000])
-    (unfinished / "deep/b.bin").write_bytes(b"of another export, and longer" * 5000)
-    (unfinished / "old.bin").write_bytes(b"old")
-    with serving(files) as url:
-        fetch_directory(Connection(url, "k", 60), "/files", HASHES, tmp_path / "made")
-        assert_whole(tmp_path / "made")
-        fetch_directory(Connection(url, "k", 60), "/files", HASHES, tmp_path / "made")  # it is there
-        with pytest.raises(ExportError, match="is there already"):
-            fetch_directory(Connection(url, "k", 60), "/files", {**HASHES, "a.bin": "0" * 64}, tmp_path / "made")
+def test_a_fetch_that_was_killed_is_gone_on_with_and_what_is_stale_is_not_kept(files: str, tmp_path: Path) -> None:
+    stale = {"deep/b.bin": b"of another export, and longer" * 5000, "old.bin": b"old"}
+    write_all(tmp_path / ".made.unfinished", stale | {"a.bin": CONTENT["a.bin"][:1000]})
+    fetch(files, tmp_path / "made")
+    fetch(files, tmp_path / "made")  # it is there
+    with pytest.raises(ExportError, match="is there already"):
+        fetch(files, tmp_path / "made", {**HASHES, "a.bin": "0" * 64})
 
 
-def test_a_file_that_is_another_one_or_outside_is_refused(files: Any, tmp_path: Path) -> None:
-    with serving(files) as url:
-        with pytest.raises(RemoteBackendError, match="another SHA-256"):
-            fetch_directory(Connection(url, "k", 60), "/files", {"a.bin": "0" * 64}, tmp_path / "made")
-        with pytest.raises(RemoteBackendError, match="outside the export"):
-            fetch_directory(Connection(url, "k", 60), "/files", {"../a.bin": "0" * 64}, tmp_path / "made")
+@pytest.mark.parametrize(("name", "told"), [("a.bin", "another SHA-256"), ("../a.bin", "outside the export")])
+def test_a_file_that_is_another_one_or_outside_is_refused(files: str, tmp_path: Path, name: str, told: str) -> None:
+    with pytest.raises(RemoteBackendError, match=told):
+        fetch(files, tmp_path / "made", {name: "0" * 64})
     assert not (tmp_path / "made").exists()
 
 
@@ -197,24 +182,20 @@ def test_a_file_that_is_another_one_or_outside_is_refused(files: Any, tmp_path: 
 async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(url, monkeypatch):
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.delenv("no_proxy", raising=False)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
     async with registered(url.replace("127.0.0.1", "localhost"), "proxied") as (_, model):
         assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
 
 
 @pytest.mark.slow
 async def test_an_address_of_ipv6_and_one_with_a_prefix_are_served(tmp_path: Path) -> None:
-    app = create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)
+    async def prefixed(app: Asgi, scope: Any, receive: Any, send: Any) -> None:  # as a proxy strips its own prefix
+        path = scope["path"].removeprefix("/a/b")
+        await app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
 
-    async def prefixed(scope: Any, receive: Any, send: Any) -> None:  # as a proxy strips its own prefix
-        if scope["type"] == "http":
-            scope = {**scope, "path": scope["path"].removeprefix("/a/b")}
-            scope["raw_path"] = scope["path"].encode()
-        await app(scope, receive, send)
-
-    with serving(prefixed, host="::1") as url:
-        async with registered(f"{url}/a/b/", "clerk") as (_, model):
+    with behind(tmp_path, prefixed, host="::1") as url:
+        async with registered(f"{url}/a/b/") as (_, model):
             assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
 
 
@@ -224,8 +205,7 @@ async def test_a_certificate_that_signed_itself_is_told_and_is_trusted_when_it_i
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=gpu-box -addext subjectAltName=IP:127.0.0.1"
     command = [*command.split(), "-keyout", key, "-out", certificate]
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
-    app = create_app(LocalBackend(tmp_path / "runs"), key=KEY, root=tmp_path / "runs")
-    with serving(app, ssl_keyfile=str(key), ssl_certfile=str(certificate)) as plain:
+    with served(tmp_path / "runs", ssl_keyfile=str(key), ssl_certfile=str(certificate)) as plain:
         secured = plain.replace("http:", "https:")
         began = time.monotonic()
         with pytest.raises(RemoteBackendError, match=r"(?s)certificate.*not trusted.*SSL_CERT_FILE"):
@@ -234,9 +214,7 @@ async def test_a_certificate_that_signed_itself_is_told_and_is_trusted_when_it_i
         with pytest.raises(RemoteBackendError):
             await a_model().register(RemoteBackend(plain, KEY, patience=0.5))
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        async with RemoteBackend(secured, KEY, patience=AT_ONCE) as backend:
-            model = a_model()
-            await model.register(backend)
+        async with registered(secured) as (_, model):
             assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
 
 
@@ -244,19 +222,14 @@ async def test_a_certificate_that_signed_itself_is_told_and_is_trusted_when_it_i
 async def test_groups_are_sent_in_bodies_that_every_proxy_takes(tmp_path: Path) -> None:
     sizes: list[int] = []
 
-    def wrap(app: Asgi) -> Asgi:
-        async def measuring(scope: Any, receive: Any, send: Any) -> None:
-            if scope["method"] == "PUT":
-                sizes.append(int(dict(scope["headers"])[b"content-length"]))
-            await app(scope, receive, send)
-
-        return measuring
+    async def measuring(app: Asgi, scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "PUT":
+            sizes.append(int(dict(scope["headers"])[b"content-length"]))
+        await app(scope, receive, send)
 
     noise = TrajectoryGroup([Trajectory(logs=[os.urandom(400_000).hex()], reward=reward) for reward in (0.0, 1.0, 2.0)])
-    with serving(before(tmp_path, wrap)) as url:
-        async with RemoteBackend(url, KEY, patience=60) as backend:
-            model = a_model()
-            await model.register(backend)
+    with behind(tmp_path, measuring) as url:
+        async with registered(url) as (backend, model):
             await model.log([noise], "val")
             (kept,) = await backend.logged(model, "val", 0)
     assert [member.logs for member in kept] == [member.logs for member in noise]

@@ -7,11 +7,14 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from moto.server import ThreadedMotoServer
 
 from gavel.base.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
@@ -24,13 +27,16 @@ from gavel.trainer.backends.remote.wire import (
     PROTOCOL_HEADER,
     UnknownSettingsError,
     UploadError,
+    WrongKeyError,
 )
-from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from tests.backend_server import KEY, serving
+from tests.backend_server import KEY, BackendServer
+from tests.endpoint import Endpoint, scores
+from tests.fake_server import Answer, Call, FakeServer
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.remote.conftest import AT_ONCE, registered
+from tests.planted_secrets import Watcher, planted_files
+from tests.trainer.backends.remote.conftest import AT_ONCE, registered, served
 from tests.trainer.backends.test_conformance import a_group
 from tests.trainer.conftest import a_model
 
@@ -56,13 +62,8 @@ async def test_groups_with_exceptions_without_rewards_and_with_odd_numbers_are_c
     async with registered(url, "odd-groups") as (_, model):
         good = await a_group(model, 0.0, 1.0)
         failed = TrajectoryGroup([Trajectory(reward=0.0)], exceptions=[RuntimeError("the world ended")])
-        groups = [
-            good,
-            failed,
-            a_written_group(None, 1.0),
-            a_written_group(math.nan, math.inf, 1.0),
-            TrajectoryGroup([]),
-        ]
+        written = a_written_group(None, 1.0), a_written_group(math.nan, math.inf, 1.0)
+        groups = [good, failed, *written, TrajectoryGroup([])]
         result = await model.train(groups)
         assert (result.step, result.metrics["trajectories_trained"], result.metrics["exceptions"]) == (1, 2, 1)
         means = await model.log(groups, "val")
@@ -95,17 +96,14 @@ async def test_a_call_that_is_cancelled_ends_soon_and_is_the_same_step_when_it_i
 
 def test_ctrl_c_ends_a_program_that_waits_for_a_server_that_is_gone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        code = (
-            "import asyncio, gavel\n"
-            f"backend = gavel.RemoteBackend('http://127.0.0.1:{silent.getsockname()[1]}', 'a-key')\n"
-            f"model = gavel.TrainableModel(name='clerk', project='tests', base_model='{EMBEDDED_POLICY}')\n"
-            "print('asking', flush=True)\n"
-            "asyncio.run(model.register(backend))\n"
-        )
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        program = subprocess.Popen(
-            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        code = f"""import asyncio, gavel
+model = gavel.TrainableModel(name="clerk", project="tests", base_model="{EMBEDDED_POLICY}")
+print("asking", flush=True)
+asyncio.run(model.register(gavel.RemoteBackend("{url}", "a-key")))
+"""
+        given = {"env": {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, "stderr": subprocess.PIPE}
+        program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, **given)
         assert program.stdout.readline() == b"asking\n"
         silent.accept()
         program.send_signal(2)
@@ -139,42 +137,118 @@ async def test_settings_that_the_other_side_does_not_know_are_told_at_once(url, 
         monkeypatch.undo()
     headers = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
     async with httpx.AsyncClient(base_url=url, headers=headers) as client:
-        job = {"id": "a" * 64, "kind": "dance", "writer": "w"}
-        answer = await client.post("/v1/models/tests/versions/jobs", json=job)
-        assert answer.status_code == 422
-        assert "same version" in answer.json()["error"]["remedy"]
-        job = {"id": "b" * 64, "kind": "register", "writer": "w", "arguments": {"trainable": True, "spec": {"new": 1}}}
-        answer = await client.post("/v1/models/tests/versions-2/jobs", json=job)
-        assert answer.status_code == 422
+        arguments = {"trainable": True, "spec": {"new": 1}}
+        for job in ({"kind": "dance"}, {"kind": "register", "arguments": arguments}):
+            answer = await client.post("/v1/models/tests/other/jobs", json={"id": "a" * 64, "writer": "w", **job})
+            assert answer.status_code == 422
+            assert "same version" in answer.json()["error"]["remedy"]
 
 
 async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(tmp_path, monkeypatch):
-    from gavel.base.files import write_atomically
-    from gavel.scenarios import trajectory_store
     from gavel.trainer.backends.server import jobs, uploads
-
-    written = trajectory_store.write_whole
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with registered(url, "clerk") as (_, model):
+    def full_at_the_end(self: Any, job: str, write: Any = jobs.Journal.write, **to: Any) -> None:
+        (full if "done" in to else write)(self, job, **to)
+
+    with served(tmp_path) as url:
+        async with registered(url) as (_, model):
             group = await a_group(model, 0.0, 1.0)
-            monkeypatch.setattr(uploads, "write_atomically", full)
-            with pytest.raises(UploadError, match=r"(?s)No space left.*Make room"):
-                await model.train([group])
-            monkeypatch.setattr(uploads, "write_atomically", write_atomically)
-            monkeypatch.setattr(jobs, "write_whole", full)
-            with pytest.raises(GavelError, match=r"(?s)No space left.*no step is trained twice"):
-                await model.train([group])
-            monkeypatch.setattr(jobs, "write_whole", written)
-            write = jobs.Journal.write
-            monkeypatch.setattr(
-                jobs.Journal, "write", lambda self, job, **to: (full if "done" in to else write)(self, job, **to)
-            )
-            with pytest.raises(GavelError, match="No space left"):  # after the step was made
-                await model.train([group])
-            monkeypatch.setattr(jobs.Journal, "write", write)
+            for place, name, fails, kind, told in (
+                (uploads, "write_atomically", full, UploadError, r"(?s)No space left.*Make room"),
+                (jobs, "write_whole", full, GavelError, r"(?s)No space left.*no step is trained twice"),
+                (jobs.Journal, "write", full_at_the_end, GavelError, "No space left"),  # after the step was made
+            ):
+                with monkeypatch.context() as patched:
+                    patched.setattr(place, name, fails)
+                    with pytest.raises(kind, match=told):
+                        await model.train([group])
             assert (await model.train([group])).step == 1
             assert [row["step"] for row in model.backend.history(model, "train")] == [1]
+
+
+_MARK = "PLANTED"
+BACKEND_KEY, JUDGE_KEY = f"{_MARK}-backend-5f2c", f"sk-{_MARK}-judge-77aa01"
+AWS_ID, AWS_SECRET = f"AKIA{_MARK}ID", f"{_MARK}/aws/secret"
+HUB_TOKEN = f"{_MARK}-token-of-the-hub"
+
+
+class RepeatingHub(FakeServer):
+    def respond(self, call: Call) -> Answer:
+        said = f"no such token: {call.headers.get('authorization')}"
+        return Answer({"error": said}, 401, {"X-Error-Message": said})
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Generator[dict[str, str]]:
+    store, judge, hub = ThreadedMotoServer(port=0), Endpoint(), RepeatingHub()
+    store.start()
+    host, port = store.get_host_and_port()
+    judge.script = [scores(0.9, 0.1, 0.5)]
+    url = f"{judge.url}/v1"
+    planted = {"OPENAI_API_KEY": JUDGE_KEY, "OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
+    planted |= {"AWS_ENDPOINT_URL_S3": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
+    planted |= {"AWS_ACCESS_KEY_ID": AWS_ID, "AWS_SECRET_ACCESS_KEY": AWS_SECRET}
+    planted |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": HUB_TOKEN, "GAVEL_BACKEND_KEY": BACKEND_KEY}
+    planted |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    try:
+        yield {**os.environ, **planted}
+    finally:
+        store.stop()
+        judge.close()
+        hub.close()
+
+
+def gavel(environment: dict[str, str], directory: Path, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "gavel", *arguments]
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS)
+    with (directory / "output.log").open("a") as log:
+        log.write(done.stdout + done.stderr)
+    return done.returncode, done.stdout + done.stderr
+
+
+async def test_no_secret_of_a_remote_run_is_written_or_shown_anywhere(tmp_path, environment, monkeypatch):
+    import boto3
+
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, environment[name])
+    boto3.client("s3").create_bucket(Bucket="bucket")
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    server, watcher = BackendServer(there / "runs", there / "server.log", environment), Watcher(_MARK)
+    small = ("--steps", "1", "--tasks", "2", "--group-size", "3", "--evaluation-tasks", "2", "--max-tokens", "8")
+    with watcher.watching():
+        server.start()
+        try:
+            arguments = ("train", "returns_desk", "--name", "clerk", "--judge", "openai/gpt-4o-mini", *small)
+            status, told = gavel(environment, here, *arguments, "--backend-url", server.url)
+            assert status == 0, told
+            told = await _errors(server.url)
+            (here / "errors.log").write_text(told)
+        finally:
+            server.stop()
+    assert list(there.rglob("jobs.jsonl"))
+    assert (planted_files(tmp_path, [_MARK]), watcher.found) == ([], set())
+
+
+async def _errors(url: str) -> str:
+    told: list[str] = []
+    model = a_model("clerk", "returns_desk")
+    async with RemoteBackend(url, BACKEND_KEY, patience=60) as backend:
+        await model.register(backend)
+        for address in ("s3://no-such-bucket/x", "s3://", "hf://desk/adapters"):
+            with pytest.raises(GavelError) as error:
+                await model.push(address)
+            told.append(repr(error.value) + "".join(traceback.format_exception(error.value)))
+        told.append(await model.push("s3://bucket/gavel"))
+        told.append(repr(model))
+    with pytest.raises(WrongKeyError) as error:
+        await model.register(RemoteBackend(url, f"{_MARK}-wrong", patience=60))
+    told.append(repr(error.value) + str(error.value))
+    with pytest.raises(GavelError) as unreachable:
+        await model.register(RemoteBackend("http://127.0.0.1:9", BACKEND_KEY, patience=0.3))
+    told.append(repr(unreachable.value) + repr(unreachable.value.__cause__))
+    return "\n".join(told)

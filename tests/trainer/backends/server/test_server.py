@@ -8,6 +8,7 @@ import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -34,19 +35,25 @@ from gavel.trainer.backends.remote.wire import (
 from gavel.trainer.backends.server.app import Activity, create_app, hold_root, serve
 from gavel.trainer.backends.server.jobs import Journal
 from gavel.trainer.backends.server.uploads import Uploads
-from gavel.trainer.config import TrainConfig
 from gavel.trainer.engines.protocol import Sampled
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.backend_server import KEY, serving
 from tests.limits import HANG_SECONDS
-from tests.trainer.backends.remote.conftest import registered
+from tests.trainer.backends.remote.conftest import AT_ONCE, registered, served
 from tests.trainer.backends.test_conformance import a_group
 from tests.trainer.conftest import a_model
 from tests.trainer.serving.served import until
 
+pytestmark = pytest.mark.slow
+HEADERS = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
 
-@pytest.mark.slow
+
+def hears_of_step(backend: RemoteBackend, model: Any, step: int) -> None:
+    """What the client believes that its model is at."""
+    backend._states[model.key] = backend._states[model.key].model_copy(update={"step": step})
+
+
 async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_again(tmp_path, monkeypatch):
     write = Journal.write
 
@@ -55,8 +62,8 @@ async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_ag
             raise SystemError("killed")
         write(self, job, **entry)
 
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with registered(url, "clerk") as (_, model):
+    with served(tmp_path) as url:
+        async with registered(url) as (_, model):
             group = await a_group(model, 0.0, 1.0)
             monkeypatch.setattr(Journal, "write", killed)
             with pytest.raises(Exception, match="killed"):
@@ -64,14 +71,10 @@ async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_ag
             with pytest.raises(Exception, match="killed"):
                 await model.log([group], "val")
     monkeypatch.setattr(Journal, "write", write)
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        # The same client, before it has heard of the step: what a repeated request meets.
-        async with RemoteBackend(url, KEY, patience=20) as backend:
-            again = a_model()
-            await again.register(backend)
-            state = backend._states[again.key]
-            assert state.step == 1
-            backend._states[again.key] = state.model_copy(update={"step": 0})
+    with served(tmp_path) as url:
+        async with registered(url) as (backend, again):
+            assert backend._states[again.key].step == 1
+            hears_of_step(backend, again, 0)  # what a repeated request meets
             result = await again.train([group])
             assert (result.step, result.trained, result.metrics["trajectories_trained"]) == (1, True, 2)
             assert await again.get_step() == 1
@@ -79,31 +82,24 @@ async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_ag
     assert len(TrajectoryStore(tmp_path / "tests" / "clerk" / "trajectories" / "train" / "000001.jsonl.zst")) == 1
 
 
-@pytest.mark.slow
 async def test_one_client_alone_changes_a_model_and_another_step_than_the_client_knows_is_refused(tmp_path):
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with RemoteBackend(url, KEY, patience=20) as first, RemoteBackend(url, KEY, patience=20) as second:
-            old, new = a_model(), a_model()
-            await old.register(first)
+    with served(tmp_path) as url:
+        async with registered(url) as (first, old):
             group = await a_group(old, 0.0, 1.0)
-            await new.register(second)
-            with pytest.raises(WriterError, match="another client"):
-                await old.train([group])
-            await new.train([group])
+            async with registered(url) as (_, new):
+                with pytest.raises(WriterError, match="another client"):
+                    await old.train([group])
+                await new.train([group])
             await old.register(first)
             assert await old.get_step() == 1
-            state = first._states[old.key]
-            first._states[old.key] = state.model_copy(update={"step": 7})
+            hears_of_step(first, old, 7)
             with pytest.raises(StepError, match="at step 1, and its client is at step 7"):
                 await old.train([group])
 
 
-@pytest.mark.slow
 async def test_a_client_that_only_reads_a_run_leaves_it_to_the_one_that_trains_it(tmp_path: Path) -> None:
-    with serving(create_app(LocalBackend(tmp_path / "runs"), key=KEY, root=tmp_path / "runs")) as url:
-        async with RemoteBackend(url, KEY, patience=20) as trainer, RemoteBackend(url, KEY, patience=20) as reader:
-            model = a_model()
-            await model.register(trainer)
+    with served(tmp_path / "runs") as url:
+        async with registered(url) as (_, model), RemoteBackend(url, KEY, patience=AT_ONCE) as reader:
             group = await a_group(model, 0.0, 1.0)
             await model.train([group])
             found = await reader.find("tests", "clerk")
@@ -118,29 +114,25 @@ async def test_a_client_that_only_reads_a_run_leaves_it_to_the_one_that_trains_i
     assert (made / "adapter_model.safetensors").is_file()
 
 
-@pytest.mark.slow
 async def test_a_request_without_the_key_or_of_another_protocol_is_refused(tmp_path: Path) -> None:
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+    with served(tmp_path) as url:
         with pytest.raises(WrongKeyError):
-            await a_model().register(RemoteBackend(url, "another", patience=20))
+            await a_model().register(RemoteBackend(url, "another", patience=AT_ONCE))
         with pytest.raises(RemoteBackendError, match="has not answered"):
             await a_model().register(RemoteBackend("http://127.0.0.1:9", KEY, patience=0.5))
-        old = RemoteBackend(url, KEY, patience=20)
+        old = RemoteBackend(url, KEY, patience=AT_ONCE)
         old.connection._client.headers["Gavel-Protocol"] = "0"
         with pytest.raises(ProtocolError, match="Install the same version"):
             await a_model().register(old)
         async with AsyncOpenAI(base_url=f"{url}/v1/models/tests/clerk/openai/v1", api_key="k", max_retries=0) as client:
             with pytest.raises(AuthenticationError):
                 await client.models.list()
-        async with httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {KEY}", "Gavel-Protocol": str(PROTOCOL)}
-        ) as client:
+        async with httpx.AsyncClient(headers=HEADERS) as client:
             for path in ("model.json", "../secret", "checkpoints/../model.json"):
                 answer = await client.get(f"{url}/v1/models/tests/clerk/files/{path}")
                 assert answer.status_code == 404, path
 
 
-@pytest.mark.slow
 def test_a_part_is_kept_under_its_hash_alone_and_goes_after_a_day(tmp_path: Path) -> None:
     uploads = Uploads(tmp_path / "uploads")
     first, second = (hashlib.sha256(part).hexdigest() for part in (b"first", b"second"))
@@ -162,49 +154,40 @@ def test_a_part_is_kept_under_its_hash_alone_and_goes_after_a_day(tmp_path: Path
     assert uploads.missing([first]) == [first]
 
 
-@pytest.mark.slow
 def test_a_journal_survives_a_torn_end(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.write("first", begun={"step": 0})
-    journal.write("first", done={"step": 1})
-    journal.write("second", begun={"step": 1})
+    for job, entry in (("first", {"begun": {"step": 0}}), ("first", {"done": {"step": 1}}), ("second", {"begun": {}})):
+        journal.write(job, **entry)
     with (tmp_path / "jobs.jsonl").open("ab") as file:
         file.write(b'{"id": "third", "beg')
     again = Journal(tmp_path)
     assert again.of("first")["done"] == {"step": 1}
-    assert (again.of("second"), again.of("third")) == ({"begun": {"step": 1}}, {})
+    assert (again.of("second"), again.of("third")) == ({"begun": {}}, {})
     again.write("third", begun={"step": 2})
     again.write("second", failed=True)
     last = Journal(tmp_path)
     assert (last.of("second"), last.of("third")) == ({}, {"begun": {"step": 2}})
 
 
-@pytest.mark.slow
 async def test_a_job_that_failed_may_be_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    train = LocalBackend.train
+    async def fails(*_: Any, **__: Any) -> Any:
+        raise OSError("no space left")
 
-    async def fails_once(self: LocalBackend, *arguments: Any, **named: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 1:
-            raise OSError("no space left")
-        return await train(self, *arguments, **named)
-
-    monkeypatch.setattr(LocalBackend, "train", fails_once)
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with registered(url, "clerk") as (_, model):
+    with served(tmp_path) as url:
+        async with registered(url) as (_, model):
             group = TrajectoryGroup([Trajectory(reward=0.0), Trajectory(reward=1.0)])
-            with pytest.raises(Exception, match="OSError: no space left"):
-                await model.train([group], TrainConfig())
-            assert (await model.train([group], TrainConfig())).step == 1
+            with monkeypatch.context() as patched:
+                patched.setattr(LocalBackend, "train", fails)
+                with pytest.raises(Exception, match="OSError: no space left"):
+                    await model.train([group])
+            assert (await model.train([group])).step == 1
 
 
-@pytest.mark.slow
 async def test_a_client_that_leaves_ends_its_turn_and_an_endpoint_that_closes_says_so(tmp_path, monkeypatch):
     held: list[Future[Sampled]] = []
     local = LocalBackend(tmp_path)
     with serving(create_app(local, key=KEY, root=tmp_path)) as url:
-        async with registered(url, "clerk") as (_, model):
+        async with registered(url) as (_, model):
             submit = lambda *_: held.append(Future()) or held[-1]  # noqa: E731
             monkeypatch.setattr(TransformersEngine, "submit", submit)
             leaving, staying = (asyncio.create_task(a_group(model, 0.0)) for _ in range(2))
@@ -221,10 +204,6 @@ async def test_a_client_that_leaves_ends_its_turn_and_an_endpoint_that_closes_sa
             staying.cancel()
 
 
-HEADERS = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
-
-
-@pytest.mark.slow
 async def test_questions_for_health_and_requests_without_the_key_are_no_use(tmp_path, monkeypatch):
     now = 100.0
     monkeypatch.setattr("gavel.trainer.backends.server.app.time.monotonic", lambda: now)
@@ -239,7 +218,6 @@ async def test_questions_for_health_and_requests_without_the_key_are_no_use(tmp_
         assert activity.idle_seconds() == 0.0
 
 
-@pytest.mark.slow
 async def test_a_server_ends_when_nobody_has_used_it(tmp_path: Path) -> None:
     told: list[str] = []
     backend = LocalBackend(tmp_path)
@@ -248,10 +226,9 @@ async def test_a_server_ends_when_nobody_has_used_it(tmp_path: Path) -> None:
     assert told[0].startswith("http://127.0.0.1:")
 
 
-@pytest.mark.slow
 async def test_the_key_of_a_capture_reaches_nothing_but_its_endpoint(tmp_path: Path) -> None:
-    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
-        async with registered(url, "clerk") as (_, model), model.capture() as capture, httpx.AsyncClient() as client:
+    with served(tmp_path) as url:
+        async with registered(url) as (_, model), model.capture() as capture, httpx.AsyncClient() as client:
             headers = HEADERS | {"Authorization": f"Bearer {capture.api_key}"}
             for path in ("tests/clerk/jobs", "openai/openai/files/openai/v1/a", "tests/clerk/history?next=/openai/v1/"):
                 assert (await client.get(f"{url}/v1/models/{path}", headers=headers)).status_code == 401
@@ -273,14 +250,9 @@ def test_a_second_server_is_told_who_holds_the_runs(tmp_path: Path) -> None:
         pass
 
 
-def test_a_place_that_cannot_be_used_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("place", "told"), [("file", "cannot hold runs"), ("", "Operation not supported")])
+def test_a_place_that_cannot_be_used_is_told(place, told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirectoryError, match="cannot hold runs"), hold_root(tmp_path / "file"):
-        pass
-
-    def cannot(*_: Any) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(fcntl, "flock", cannot)
-    with pytest.raises(RunDirectoryError, match="Operation not supported"), hold_root(tmp_path):
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(95, "Operation not supported")))
+    with pytest.raises(RunDirectoryError, match=told), hold_root(tmp_path / place):
         pass

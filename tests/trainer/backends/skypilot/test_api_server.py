@@ -1,7 +1,4 @@
-"""SkyPilot itself: its schema takes our tasks, its API server prices and dry-runs them, over a catalog made by hand.
-
-Needs SkyPilot in the environment (`make test-sky`). The server has a home directory and a port of its own.
-"""
+"""SkyPilot itself: its schema takes our tasks, its API server prices and dry-runs them, over a catalog made by hand."""
 
 import contextlib
 import importlib.util
@@ -53,7 +50,6 @@ global_user_state.set_enabled_clouds(["Lambda"], cloud.CloudCapability.COMPUTE, 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of a client of an API server that knows one cloud with one machine."""
     with socket.socket() as other:
         if other.connect_ex(("127.0.0.1", _QUEUE_PORT)) == 0:
             pytest.skip("an API server of SkyPilot runs on this machine already")
@@ -63,13 +59,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         file.parent.mkdir(parents=True)
         file.write_text(content)
     port = free_port()
-    environment = {
-        **os.environ,
-        "HOME": str(home),
-        "GAVEL_STATE": str(home / "state"),
-        "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path and "fake_sky" not in path),
-    }
+    places = os.pathsep.join(path for path in sys.path if path and "fake_sky" not in path)
+    environment = {**os.environ, "HOME": str(home), "GAVEL_STATE": str(home / "state"), "PYTHONPATH": places}
+    environment["SKYPILOT_DISABLE_USAGE_COLLECTION"] = "1"
     (home / ".lambda_cloud").mkdir()
     (home / ".lambda_cloud" / "lambda_keys").write_text("api_key = none\n")
     log = (home / "server.log").open("wb")
@@ -102,7 +94,6 @@ def _healthy(address: str) -> bool:
 
 
 def asked(client: dict[str, str], code: str) -> str:
-    """What the code prints; it has a `task` to launch, and `host`."""
     begin = f"""{_ENABLE}
 import asyncio, io, json
 from pathlib import Path
@@ -115,17 +106,14 @@ package = find_own_package(state_directory() / "packages")
 task = task_config(ClusterSettings(num_nodes=2, down=True), package)
 host = SkyHost()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", begin + code], env=client, capture_output=True, text=True, timeout=HANG_SECONDS
-    )
+    given = {"env": client, "text": True, "timeout": HANG_SECONDS}
+    done = subprocess.run([sys.executable, "-c", begin + code], capture_output=True, **given)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_a_dry_run_of_the_launch_is_taken_and_the_secrets_are_kept(client: dict[str, str]) -> None:
-    told = asked(
-        client,
-        f"""
+    code = f"""
 made = host._task(task, {{"GAVEL_BACKEND_KEY": {SECRET!r}}})
 (resources,) = made.resources
 print(resources.autostop_config)
@@ -133,8 +121,8 @@ print(made.secrets.keys())
 log = io.StringIO()
 print(sky.stream_and_get(sky.launch(made, cluster_name="gavel", dryrun=True), output_stream=log))
 print(log.getvalue(), made)
-""",
-    )
+"""
+    told = asked(client, code)
     assert "idle_minutes=5, down=True, wait_for=<AutostopWaitFor.JOBS" in told
     assert "dict_keys(['GAVEL_BACKEND_KEY'])" in told
     assert "Dryrun finished" in told
@@ -151,15 +139,13 @@ print(log.getvalue(), made)
     ],
 )
 def test_a_launch_that_cannot_be_ends_in_a_sentence(client: dict[str, str], arguments: str, told: str) -> None:
-    printed = asked(
-        client,
-        f"""
+    code = f"""
 try:
     asyncio.run(SkyPilotBackend.launch(secrets={{"HF_TOKEN": {SECRET!r}}}, say=print, {arguments}))
 except ClusterError as error:
     print(error.message)
-""",
-    )
+"""
+    printed = asked(client, code)
     assert told in printed
     assert SECRET not in printed
 

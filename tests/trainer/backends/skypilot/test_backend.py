@@ -1,10 +1,11 @@
 """A backend on a cluster, from the launch to its end: on this machine, and through SkyPilot's interface."""
 
 import asyncio
+import contextlib
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gavel.base.network import free_port
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
 from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterRecord
 from gavel.trainer.backends.skypilot.hosts import ThisMachine
+from gavel.trainer.model import TrainableModel
 from tests.fake_sky_cloud import FakeCloud
 from tests.trainer.backends.test_conformance import a_group
 from tests.trainer.conftest import a_model
@@ -25,7 +27,6 @@ KEY_OF_ANOTHER = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """Arguments of a launch on this machine, whose clusters are ended afterwards."""
     host = ThisMachine()
     runs = str(tmp_path / "runs")
     yield {"accelerators": None, "host": host, "port": free_port(), "runs": runs, "patience": 60}
@@ -33,15 +34,20 @@ def here(tmp_path: Path) -> Iterator[dict[str, Any]]:
         asyncio.run(host.down(record.cluster))
 
 
-async def test_a_cluster_is_found_again_by_its_name_and_trains_on(here: dict[str, Any]) -> None:
-    async with await SkyPilotBackend.launch("mine", **here) as backend:
+@contextlib.asynccontextmanager
+async def launched(**options: Any) -> AsyncIterator[TrainableModel]:
+    """A model on the cluster "mine"."""
+    async with await SkyPilotBackend.launch("mine", **{"say": lambda _: None, **options}) as backend:
         model = a_model()
         await model.register(backend)
+        yield model
+
+
+async def test_a_cluster_is_found_again_by_its_name_and_trains_on(here: dict[str, Any]) -> None:
+    async with launched(**here) as model:
         assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
     said: list[str] = []
-    async with await SkyPilotBackend.launch("mine", **here, say=said.append) as again:
-        model = a_model()
-        await model.register(again)
+    async with launched(**here, say=said.append) as model:
         assert await model.get_step() == 1
     assert said == []  # nothing was started
     async with await SkyPilotBackend.attach("mine", host=ThisMachine()) as attached:
@@ -53,12 +59,10 @@ async def test_a_cluster_is_found_again_by_its_name_and_trains_on(here: dict[str
 
 
 async def test_a_server_that_ended_is_started_again_with_its_runs(here: dict[str, Any]) -> None:
-    async with await SkyPilotBackend.launch("mine", **here) as backend:
-        await a_model().register(backend)
+    async with launched(**here):
         before = ClusterRecord.find("mine")
         await here["host"].down("mine")
-    async with await SkyPilotBackend.launch("mine", **here) as backend:
-        await a_model().register(backend)
+    async with launched(**here):
         after = ClusterRecord.find("mine")
     assert before.key == after.key
     assert before.job != after.job
@@ -74,16 +78,14 @@ async def test_a_launch_of_the_sdk_is_trained_on_and_leaves_no_secret_anywhere(c
     monkeypatch.setenv("HF_TOKEN", SECRET)
     said: list[str] = []
     more = {"port": free_port(), "runs": str(tmp_path / "runs")}
-    async with await SkyPilotBackend.launch("mine", secrets=["HF_TOKEN"], say=said.append, **more) as backend:
+    async with launched(secrets=["HF_TOKEN"], say=said.append, **more) as model:
         record = ClusterRecord.find("mine")
         key = record.key.get_secret_value()
-        model = a_model()
-        await model.register(backend)
         assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
-        processes = _command_lines()
+        listed = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=True).stdout  # noqa: ASYNC221
         environment = _environment_of(record)
-        assert environment["HF_TOKEN"] == SECRET
-        assert environment["GAVEL_BACKEND_KEY"] == key
+        assert (environment["HF_TOKEN"], environment["GAVEL_BACKEND_KEY"]) == (SECRET, key)
+        shown = repr(model.backend)
     told = "\n".join(said)
     assert told.index("2.49 USD an hour while it is on; stopped after 30 idle minutes") < told.index("Launching on")
     assert "Gavel backend" in cloud.log("mine")  # of which launch shows what comes before the server answers
@@ -92,37 +94,26 @@ async def test_a_launch_of_the_sdk_is_trained_on_and_leaves_no_secret_anywhere(c
     assert kept == state / "clusters" / "mine.json"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert not [file for file in files if SECRET.encode() in file.read_bytes()]
-    for text in (told, processes, cloud.log("mine"), repr(backend), repr(record)):
+    for text in (told, listed, cloud.log("mine"), shown, repr(record)):
         assert SECRET not in text
         assert key not in text
 
 
-def _command_lines() -> str:
-    return subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=True).stdout
-
-
 def _environment_of(record: ClusterRecord) -> dict[str, str]:
-    """Of the process that the cluster's run script became."""
-    told = ClusterRecord.find(record.cluster)
     for process in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):
             line = (process / "cmdline").read_bytes().split(b"\0")
-            if b"backend" in line and str(told.port).encode() in line:
+            if b"backend" in line and str(record.port).encode() in line:
                 pairs = (process / "environ").read_text().split("\0")
                 return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-        except OSError:
-            continue
     raise AssertionError("the server is not there")
 
 
 async def test_a_tunnel_that_breaks_is_dug_again(cloud: FakeCloud, tmp_path: Path) -> None:
-    more = {"port": free_port(), "runs": str(tmp_path / "runs"), "say": lambda _: None, "patience": 120}
-    async with await SkyPilotBackend.launch("mine", **more) as backend:
-        model = a_model()
-        await model.register(backend)
+    async with launched(port=free_port(), runs=str(tmp_path / "runs"), patience=120) as model:
         first = int((cloud.home / "ssh_process").read_text())
         os.kill(first, 9)
-        await model.register(backend)
+        await model.register(model.backend)
         assert int((cloud.home / "ssh_process").read_text()) != first
 
 
@@ -146,8 +137,6 @@ async def test_a_cluster_of_another_machine_s_key_is_told(cloud: FakeCloud) -> N
 
 
 async def test_two_nodes_on_this_machine_learn_together(here: dict[str, Any]) -> None:
-    async with await SkyPilotBackend.launch("mine", num_nodes=2, **here) as backend:
-        model = a_model()
-        await model.register(backend)
+    async with launched(num_nodes=2, **here) as model:
         groups = [await a_group(model, 0.0, 1.0) for _ in range(2)]
         assert (await model.train(groups)).step == 1

@@ -1,7 +1,4 @@
-"""Fireworks' control plane on loopback, as its published interface has it: models, uploads, deployments, loaded models.
-
-Everything takes `looks` requests of its state to become ready.
-"""
+"""Fireworks' control plane on loopback, as published: models, uploads, deployments, loaded models."""
 
 import re
 from typing import Any
@@ -15,16 +12,13 @@ _ID = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
 
 
 class FakeFireworks(ScriptedHost):
-    def __init__(self, looks: int = 2) -> None:
+    def __init__(self, looks: int) -> None:
         super().__init__()
         self.models: dict[str, dict[str, Any]] = {}
         self.deployments: dict[str, dict[str, Any]] = {}
         self.loaded: dict[str, dict[str, Any]] = {}
         self.uploaded: dict[str, bytes] = {}
-        self.made: list[str] = []
-        """Whatever was created, in order."""
-        self._looks = looks
-        self._left: dict[str, int] = {}
+        self._looks, self._left = looks, dict[str, int]()
 
     def left(self) -> int:
         standing = [each for each in self.deployments.values() if each["state"] != "DELETED"]

@@ -10,20 +10,13 @@ _WHEN = "2026-11-01T00:00:00.000Z"
 
 
 class FakeEndpoints(ScriptedHost):
-    """Endpoints take `looks` requests to run."""
+    names_errors = False
 
-    def __init__(self, hub: FakeHub, looks: int = 2) -> None:
+    def __init__(self, hub: FakeHub, looks: int) -> None:
         super().__init__()
         self.endpoints: dict[str, dict[str, Any]] = {}
-        self.made: list[str] = []
         self.fails_with = ""
-        self._hub = hub
-        self._looks = looks
-
-    def error(self, status: int, message: str) -> Answer:
-        answer = super().error(status, message)
-        answer.body = {"error": message}
-        return answer
+        self._hub, self._looks = hub, looks
 
     def is_authorized(self, call: Call) -> bool:
         return call.headers.get("authorization") == f"Bearer {TOKEN}"
@@ -74,15 +67,7 @@ class FakeEndpoints(ScriptedHost):
 
 
 def _compute(kind: str, status: str) -> dict[str, Any]:
-    return {
-        "id": f"aws-us-east-1-{kind}-x1",
-        "accelerator": "gpu",
-        "instanceType": kind,
-        "instanceSize": "x1",
-        "architecture": kind,
-        "numAccelerators": 1,
-        "memoryGb": 30,
-        "pricePerHour": 0.8,
-        "status": status,
-        "quota": {"maxAccelerators": 2, "usedAccelerators": 0},
-    }
+    machine = {"accelerator": "gpu", "instanceType": kind, "instanceSize": "x1", "pricePerHour": 0.8}
+    machine |= {"architecture": kind, "numAccelerators": 1, "memoryGb": 30}
+    quota = {"maxAccelerators": 2, "usedAccelerators": 0}
+    return machine | {"id": f"aws-us-east-1-{kind}-x1", "status": status, "quota": quota}

@@ -9,18 +9,13 @@ from tests.trainer.deploy.fakes.scripted import ScriptedHost
 
 
 class FakeOllama(ScriptedHost):
+    names_errors = False
+
     def __init__(self) -> None:
         super().__init__()
         self.blobs: dict[str, bytes] = {}
         self.models: dict[str, dict[str, Any]] = {}
-        self.made: list[str] = []
         self.fails_with = ""
-        """What converting ends with."""
-
-    def error(self, status: int, message: str) -> Answer:
-        answer = super().error(status, message)
-        answer.body = {"error": message}
-        return answer
 
     def answer(self, call: Call) -> Answer:
         digest = call.path.removeprefix("/api/blobs/")

@@ -1,13 +1,10 @@
-"""Together's v2 interface on loopback: models, uploads in parts, endpoints, deployments, adapters, and their states.
-
-Written from its published interface; the real SDK speaks to it.
-"""
+"""Together's v2 interface on loopback: models, uploads in parts, endpoints, deployments, adapters, and their states."""
 
 import hashlib
 from typing import Any
 
 from tests.fake_server import Answer, Call
-from tests.trainer.deploy.fakes.scripted import KEY, ScriptedHost
+from tests.trainer.deploy.fakes.scripted import ScriptedHost
 
 PROJECT, SLUG = "prj_1", "acme"
 PART = 20 * 2**20
@@ -31,18 +28,15 @@ class FakeTogether(ScriptedHost):
         self.endpoints: dict[str, Thing] = {}
         self.deployments: dict[str, Thing] = {}
         self.adapters: dict[str, Thing] = {}
-        self.made: list[str] = []
-        """What was created, in order."""
         self._looked: dict[str, int] = {}
 
     def left(self) -> int:
-        """Things that stand and cost, or take room."""
         return len(self.models) + len(self.endpoints) + len(self.deployments) + len(self.adapters)
 
     def answer(self, call: Call) -> Answer:
         if call.path.startswith("/store/"):
             return self._put(call.path, call.body)
-        if call.headers.get("authorization") != f"Bearer {KEY}":
+        if not self.is_authorized(call):
             return self.refuse(call)
         body: Any = call.json if call.body else {}
         match [call.method, *call.path.removeprefix("/v2/").split("/")]:
@@ -109,17 +103,14 @@ class FakeTogether(ScriptedHost):
                 self.deployments[deployment]["autoscaling"] = body["autoscaling"]
                 return Answer(self.deployments[deployment])
             case "DELETE", [endpoint, _, deployment]:
-                if (
-                    self.deployments[deployment]["autoscaling"]["minReplicas"]
-                    or self.endpoints[endpoint]["trafficSplit"]
-                ):
+                replicas = self.deployments[deployment]["autoscaling"]["minReplicas"]
+                if replicas or self.endpoints[endpoint]["trafficSplit"]:
                     return self.error(409, "deployment is running")
                 self.adapters = {k: each for k, each in self.adapters.items() if each["deployment"] != deployment}
                 return self._delete(self.deployments, deployment)
             case "GET", [_, _, deployment, _]:
-                return _page(
-                    [self._loaded(each) for each in self.adapters.values() if each["deployment"] == deployment]
-                )
+                there = [each for each in self.adapters.values() if each["deployment"] == deployment]
+                return _page(list(map(self._loaded, there)))
             case _:
                 return self._attach(rest[2], body)
 
@@ -147,14 +138,8 @@ class FakeTogether(ScriptedHost):
         """The same model and hash are the same upload."""
         upload = f"up_{model}_{file['path']}_{file['hash']}"
         self.uploads.setdefault(upload, {**file, "parts": {}})
-        parts = [
-            {
-                "partNumber": n,
-                "url": f"{self.url}/store/{upload}/{n}?X-Amz-Signature=hidden",
-                "headers": {"X-Part": "x"},
-            }
-            for n in range(1, file["numParts"] + 1)
-        ]
+        url, numbers = f"{self.url}/store/{upload}/%d?X-Amz-Signature=hidden", range(1, file["numParts"] + 1)
+        parts = [{"partNumber": n, "url": url % n, "headers": {"X-Part": "x"}} for n in numbers]
         return {"path": file["path"], "uploadId": upload, "parts": parts}
 
     def _put(self, path: str, content: bytes) -> Answer:

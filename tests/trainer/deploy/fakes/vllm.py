@@ -13,10 +13,7 @@ class FakeVllm(ScriptedHost):
         self.loads_adapters = True
         """Whether it was started with VLLM_ALLOW_RUNTIME_LORA_UPDATING."""
         self.adapters: dict[str, str] = {}
-        """Name -> its directory."""
-        self.made: list[str] = []
         self.seen: list[dict[str, object]] = []
-        """What it was asked to load."""
 
     def answer(self, call: Call) -> Answer:
         if not self.is_authorized(call):
@@ -28,9 +25,8 @@ class FakeVllm(ScriptedHost):
             return Answer({"detail": "Not Found"}, 404)
         name = call.json["lora_name"]
         if call.path == "/v1/unload_lora_adapter":
-            return (
-                Answer(b"done") if self.adapters.pop(name, None) else self.error(404, f"adapter {name} is not loaded")
-            )
+            gone = self.adapters.pop(name, None)
+            return Answer(b"done") if gone else self.error(404, f"adapter {name} is not loaded")
         self.seen.append(call.json)
         self.adapters[name] = call.json["lora_path"]
         self.made.append(name)

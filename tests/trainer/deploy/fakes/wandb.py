@@ -1,7 +1,4 @@
-"""W&B's server on loopback: the GraphQL operations by which its own SDK keeps artifacts, and its uploads.
-
-An artifact counts once it is committed. The SDK's queries are recognized by their names.
-"""
+"""W&B's server on loopback: the GraphQL operations by which its own SDK keeps artifacts, and its uploads."""
 
 import base64
 import hashlib
@@ -14,18 +11,9 @@ from tests.trainer.deploy.fakes.scripted import ScriptedHost
 
 KEY = "0123456789abcdef" * 2 + "01234567"
 _OPERATION = re.compile(r"(?:query|mutation)\s+(\w+)")
-_USER = {
-    "id": "VXNlcjox",
-    "username": "me",
-    "email": "me@desk",
-    "entity": "desk",
-    "flags": "{}",
-    "admin": False,
-    "name": "me",
-    "defaultEntity": {"name": "desk"},
-    "teams": {"edges": []},
-    "apiKeys": {"edges": []},
-}
+_USER = {"id": "VXNlcjox", "username": "me", "email": "me@desk", "entity": "desk", "flags": "{}", "admin": False}
+_USER |= {"name": "me", "defaultEntity": {"name": "desk"}, "teams": {"edges": []}, "apiKeys": {"edges": []}}
+_NOW = "2026-11-01T00:00:00"
 
 
 def change_of(call: Call) -> str | None:
@@ -41,10 +29,8 @@ class FakeWandb(ScriptedHost):
     def __init__(self) -> None:
         super().__init__()
         self.artifacts: dict[str, dict[str, Any]] = {}
-        """By id."""
         self.runs: set[str] = set()
         self.files: dict[str, bytes] = {}
-        """Uploaded content by path."""
 
     @property
     def committed(self) -> list[dict[str, Any]]:
@@ -55,10 +41,8 @@ class FakeWandb(ScriptedHost):
         return base64.b64decode(sent) == f"api:{KEY}".encode()
 
     def respond(self, call: Call) -> Answer:
-        operation = ""
-        if call.path == "/graphql":
-            found = _OPERATION.search(call.json["query"])
-            operation = found.group(1) if found else ""
+        found = _OPERATION.search(call.json["query"]) if call.path == "/graphql" else None
+        operation = found.group(1) if found else ""
         return super().respond(Call(call.method, f"{call.path}/{operation}", call.query, call.headers, call.body))
 
     def answer(self, call: Call) -> Answer:
@@ -123,11 +107,8 @@ class FakeWandb(ScriptedHost):
 
     def _create(self, given: dict[str, Any]) -> dict[str, Any]:
         """The same digest in a collection is the same artifact."""
-        known = [
-            artifact
-            for artifact in self.artifacts.values()
-            if (artifact["name"], artifact["digest"]) == (given["artifactCollectionName"], given["digest"])
-        ]
+        wanted = given["artifactCollectionName"], given["digest"]
+        known = [each for each in self.artifacts.values() if (each["name"], each["digest"]) == wanted]
         if known:
             artifact = known[0]
         else:
@@ -139,86 +120,44 @@ class FakeWandb(ScriptedHost):
         artifact["aliases"] = [alias["alias"] for alias in given["aliases"] if alias["alias"] != "latest"]
         if artifact["index"] is not None:
             self._commit(artifact)  # what is there already is the newest again
-        sequence = {"id": "s", "latestArtifact": None}
-        return {
-            "id": artifact["id"],
-            "state": artifact["state"],
-            "digest": artifact["digest"],
-            "artifactSequence": sequence,
-        }
+        sequence = {"artifactSequence": {"id": "s", "latestArtifact": None}}
+        return {name: artifact[name] for name in ("id", "state", "digest")} | sequence
 
     def _commit(self, artifact: dict[str, Any]) -> None:
         artifact |= {"state": "COMMITTED", "index": 0}
         artifact["aliases"].append("latest")
 
     def _file(self, given: dict[str, Any]) -> dict[str, Any]:
-        artifact = self.artifacts[given["artifactID"]]
-        artifact["sent"].append(given["name"])
-        path = f"/files/{artifact['id']}/{given['name']}"
-        return {
-            "id": hashlib.md5(path.encode()).hexdigest(),
-            "name": given["name"],
-            "displayName": given["name"],
-            "uploadUrl": None if path in self.files else f"{self.url}{path}/put",
-            "uploadHeaders": [],
-            "storagePath": f"wandb_artifacts/{artifact['id']}/{given['name']}",
-            "uploadMultipartUrls": None,
-            "artifact": {"id": artifact["id"]},
-        }
+        artifact, name = self.artifacts[given["artifactID"]], given["name"]
+        artifact["sent"].append(name)
+        path = f"/files/{artifact['id']}/{name}"
+        url = None if path in self.files else f"{self.url}{path}/put"
+        file = {"id": hashlib.md5(path.encode()).hexdigest(), "name": name, "displayName": name, "uploadUrl": url}
+        file |= {"uploadHeaders": [], "uploadMultipartUrls": None, "artifact": {"id": artifact["id"]}}
+        return file | {"storagePath": f"wandb_artifacts/{artifact['id']}/{name}"}
 
     def _membership(self, given: dict[str, Any]) -> dict[str, Any] | None:
         collection, _, alias = given["name"].partition(":")
         for artifact in self.committed:
             place = artifact["entity"], artifact["project"], artifact["name"]
-            if place == (given["entity"], given["project"], collection) and alias in (
-                f"v{artifact['index']}",
-                *artifact["aliases"],
-            ):
-                return {
-                    "__typename": "ArtifactCollectionMembership",
-                    "id": f"member-{artifact['id']}",
-                    "versionIndex": artifact["index"],
-                    "createdAt": "2026-11-01T00:00:00",
-                    "aliases": _aliases(artifact),
-                    "artifactCollection": _collection(artifact, "ArtifactSequence"),
-                    "artifact": self._artifact(artifact),
-                }
+            names = f"v{artifact['index']}", *artifact["aliases"]
+            if place == (given["entity"], given["project"], collection) and alias in names:
+                found = {"id": f"member-{artifact['id']}", "versionIndex": artifact["index"], "createdAt": _NOW}
+                found |= {"aliases": [{"id": each, "alias": each} for each in artifact["aliases"]]}
+                return found | {"artifactCollection": _collection(artifact), "artifact": self._artifact(artifact)}
         return None
 
     def _artifact(self, artifact: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "__typename": "Artifact",
-            "id": artifact["id"],
-            "artifactSequence": _collection(artifact, "ArtifactSequence"),
-            "versionIndex": artifact["index"],
-            "artifactType": {"name": artifact["type"]},
-            "description": None,
-            "metadata": artifact["metadata"],
-            "ttlDurationSeconds": -1,
-            "ttlIsInherited": True,
-            "tags": [],
-            "historyStep": None,
-            "state": artifact["state"],
-            "size": 1,
-            "digest": artifact["digest"],
-            "commitHash": "c",
-            "fileCount": len(artifact["sent"]),
-            "createdAt": "2026-11-01T00:00:00",
-            "updatedAt": None,
-            "aliases": [
-                {"artifactCollection": _collection(artifact, "ArtifactSequence"), **alias}
-                for alias in _aliases(artifact)
-            ],
-        }
+        found = {name: artifact[name] for name in ("id", "metadata", "state", "digest")}
+        found |= {"artifactSequence": _collection(artifact), "artifactType": {"name": artifact["type"]}}
+        found |= {"versionIndex": artifact["index"], "size": 1, "fileCount": len(artifact["sent"]), "commitHash": "c"}
+        found |= {"createdAt": _NOW, "ttlDurationSeconds": -1, "ttlIsInherited": True, "tags": []}
+        return found | dict.fromkeys(("description", "historyStep", "updatedAt"))
 
 
-def _aliases(artifact: dict[str, Any]) -> list[dict[str, str]]:
-    return [{"__typename": "ArtifactAlias", "id": alias, "alias": alias} for alias in artifact["aliases"]]
-
-
-def _collection(artifact: dict[str, Any], kind: str) -> dict[str, Any]:
+def _collection(artifact: dict[str, Any]) -> dict[str, Any]:
     project = {"id": "p", "internalId": "cA==", "name": artifact["project"], "entity": {"name": artifact["entity"]}}
-    return {"__typename": kind, "name": artifact["name"], "project": project}
+    return {"__typename": "ArtifactSequence", "name": artifact["name"], "project": project}
 
 
 def manifest_of(fake: FakeWandb, artifact: dict[str, Any]) -> dict[str, Any]:
