@@ -141,8 +141,8 @@ second is there where it is wanted."""
 def _score_in_parts(
     hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, scale: torch.Tensor, wanted: bool
 ) -> Scored:
-    scaled = hidden.to(scale.dtype) * scale
-    plain = (scaled, torch.ones_like(scale)) if hidden.dtype == scale.dtype else (hidden, scale)
+    is_precise = hidden.dtype == scale.dtype
+    plain = (hidden * scale, torch.ones_like(scale)) if is_precise else (hidden, scale)
     # Usual logits need no shift before exp, which saves two passes over the tile.
     shift = None
     sums = _exponential_sums(*plain, weight, shift, 1 + wanted)
@@ -154,6 +154,7 @@ def _score_in_parts(
     mean = mean / total  # the head's rows averaged by their probabilities
     normaliser = (total.log() if shift is None else shift + total.log())[:, 0]
     chosen = weight[targets].to(scale.dtype)
+    scaled = plain[0] if is_precise else hidden.to(scale.dtype) * scale  # not before the sums, which need the memory
     logprobs = ((scaled * chosen).sum(-1) - normaliser).clamp_(max=0)  # rounding may exceed 0
     # The entropy's gradient is the covariance of logits and rows.
     of_entropies = [-(rows / total - logit / total * mean) * scale for logit, rows in moments]
