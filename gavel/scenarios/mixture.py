@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario
 from gavel.scenarios.seeds import seed_of
@@ -44,6 +45,10 @@ class Mixture:
     def __init__(self, scenarios: Sequence[Scenario | str], weights: Mapping[str, Weight] | None = None) -> None:
         """`weights` by the scenarios' names; default 1. Raises `ScenarioError` for no scenario, a duplicate name, a
         weight without a scenario, a weight that is no number from 0, and a step at which all are 0."""
+        if isinstance(scenarios, str | Scenario):
+            raise ScenarioError(
+                "a mixture takes a list of scenarios", "Pass gavel.Mixture([scenario, …], weights={…})."
+            )
         self.scenarios = tuple(each if isinstance(each, Scenario) else find_scenario(each) for each in scenarios)
         names = [each.name for each in self.scenarios]
         if not names:
@@ -54,6 +59,9 @@ class Mixture:
                 "Name each scenario once, and give two different ones different names.",
             )
         self.name = SEPARATOR.join(names)
+        passed = cast("object", weights or {})
+        if not isinstance(passed, Mapping):
+            raise ScenarioError("the weights of a mixture are a dict", f'Pass weights={{"{names[0]}": 2}}.')
         given = weights or {}
         if unknown := next((name for name in given if name not in names), None):
             raise ScenarioError(
@@ -153,9 +161,10 @@ def read_weights(weights: Mapping[str, float]) -> dict[str, Weight]:
 
 
 def _by_step(name: str, weight: Weight) -> dict[int, float]:
-    by_step: dict[int, float] = {0: weight} if isinstance(weight, int | float) else dict(weight)
+    by_step: dict[Any, Any] = dict(weight) if isinstance(weight, Mapping) else {0: weight}
     for step, value in by_step.items():
-        if step < 0 or not math.isfinite(value) or value < 0:
+        are_numbers = isinstance(step, int) and isinstance(value, int | float)
+        if not are_numbers or step < 0 or not math.isfinite(value) or value < 0:
             raise ScenarioError(
                 f"the weight {value!r} of {name} from step {step} on is no weight",
                 "Use numbers from 0, at steps from 0.",

@@ -115,9 +115,11 @@ class Scenario:
                 "Leave tools=, environment= and user= out, and use them within the rollout.",
             )
         if environment is not None and not callable(environment):
+            made = type(environment)
+            maker = "a class" if made.__module__ == "builtins" else made.__name__
             raise ScenarioError(
                 f"the scenario {name} has an environment that is made already: every episode needs its own",
-                f"Give what makes one: environment={type(environment).__name__}, or a function.",
+                f"Give what makes one: environment={maker}, or a function.",
             )
         self.name = name
         self.system = system

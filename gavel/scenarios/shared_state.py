@@ -13,6 +13,7 @@ class. Values that cannot be pickled cannot be compared, and are reported with t
 import inspect
 import pickle
 import sysconfig
+from abc import ABC
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ def _find_variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:
             function: Any = getattr(value, "__func__", value)  # the function of a static or a class method
             if isinstance(function, FunctionType):
                 yield from _find_reached(function, set())
-            elif not name.startswith("__") and not isinstance(value, _CODE):
+            elif not (name.startswith("__") or name in vars(ABC) or isinstance(value, _CODE)):
                 yield f"{name} of the class {kind.__name__}", value
 
 

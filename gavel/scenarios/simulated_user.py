@@ -134,7 +134,10 @@ class Person:
                 {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
                 {"role": "user", "content": 'Reply with the JSON object alone: {"message": "…", "done": false}'},
             ]
-        raise WorldError(f"the simulated user {self._client.name} gave no reply that can be read, {_TRIES} times.")
+        raise WorldError(
+            f"the simulated user {self._client.name} gave no reply that can be read, {_TRIES} times.",
+            'A reply is {"message": "…", "done": false}, as JSON or, of a function, as a dict.',
+        )
 
 
 def _said(words: Words, task: Task) -> str:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -236,13 +237,16 @@ def test_settings_name_a_weight_from_a_step_on() -> None:
         ([A, world("a")], None, "two scenarios of the mixture are called a"),
         ([A, B], {"x": 1.0}, "'x' has a weight"),
         ([A, B], {"a": -1.0}, "no weight"),
+        ([A, B], {"a": "3"}, "no weight"),
+        ([A, B], {"a": None}, "no weight"),
+        ([A, B], {"a": {"20": 1}}, "no weight"),
+        (A, None, "a list of scenarios"),
+        ([A], B, "are a dict"),
         ([A, B], {"a": 0.0, "b": {20: 1.0}}, "at step 0 every scenario"),
         ([A, B], {"a": {0: 1.0, 30: 0.0}, "b": {0: 1.0, 20: 0.0}}, "at step 30 every scenario"),
     ],
 )
-def test_a_mixture_that_cannot_be_is_refused_with_a_remedy(
-    scenarios: list[Scenario], weights: dict[str, float | dict[int, float]] | None, problem: str
-) -> None:
+def test_a_mixture_that_cannot_be_is_refused_with_a_remedy(scenarios: Any, weights: Any, problem: str) -> None:
     with pytest.raises(ScenarioError, match=problem) as error:
         Mixture(scenarios, weights)
     assert error.value.remedy

@@ -89,6 +89,7 @@ def _conversation(history: History, losses: Losses) -> list[Message]:
         said.append({"from": speaker, "loss": loss, "value": losses.text(value)})
 
     found = turns(history, losses)
+    is_sampled = any(turn.sampled is not None for turn in found)  # else all turns are learned from, as in `train_sft`
     instructions = [turn.text for turn in found if turn.role == "system"]
     if functions := tool_functions(history, losses):
         losses.add("tools that the agent was shown: written as text into the opening instruction")
@@ -98,7 +99,7 @@ def _conversation(history: History, losses: Losses) -> list[Message]:
         say("gpt", False, "OK.")
     for turn in found:
         if turn.role == "assistant":
-            say("gpt", turn.sampled is not None, _spoken(turn, losses))
+            say("gpt", turn.sampled is not None or not is_sampled, _spoken(turn, losses))
         elif turn.role != "system" and len(said) > 2 and said[-1]["from"] == "human":
             # Speakers alternate, also after several calls.
             losses.add("message that follows another one of the same speaker: joined to it")

@@ -474,7 +474,9 @@ def describe_shortfalls(found: Sequence[Found]) -> list[str]:
             f"the answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD. First: {objects[0]}."
         )
     rendered = [
-        each for each in attempts if any(is_rendered(str(m.get("content"))) for m in each.trajectory.messages())
+        each
+        for each in attempts
+        if any(is_rendered(str(m.get("content"))) for m in each.trajectory.messages() if m.get("role") != "assistant")
     ]
     if rendered:
         notes.append(

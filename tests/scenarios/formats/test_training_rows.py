@@ -72,6 +72,15 @@ def test_what_is_read_is_written_as_it_was(tmp_path: Path) -> None:
     assert told.notes == []
 
 
+def test_turns_of_a_conversation_without_sampled_ones_are_all_learned_from(tmp_path: Path) -> None:
+    said = [{"role": role, "content": role} for role in ("user", "assistant", "user", "assistant")]
+    export_file(
+        stored_groups([TrajectoryGroup([Trajectory(messages_and_choices=said)])]), "agenttraj", tmp_path / "o.jsonl"
+    )
+    (back,) = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert [turn["loss"] for turn in back["conversations"]] == [None, True, None, True]
+
+
 def test_system_prompt_tools_and_calls_become_text_and_are_counted(tmp_path: Path) -> None:
     attempt = Trajectory(
         messages_and_choices=[
