@@ -103,7 +103,7 @@ class CachedPrefix:
     """Index of the message in which the shared prefix ends."""
     characters: int = 0
     """Length of the shared part of that message; 0 = nothing is shared."""
-    sent: Callable[[], None] = lambda: None
+    sent: Callable[[], object] = lambda: None
     """Called when the request is sent."""
 
 

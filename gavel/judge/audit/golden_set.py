@@ -208,7 +208,10 @@ def _tabled(
             f"Name it with --prompt-column, or rename it to prompt: {', '.join(others) or 'add one'}.",
         )
     winners = {} if is_of_one else _winners(rows, [len(own) for own in answers])
-    return openings, answers, _ratings(parallel, answers) | winners | _ones(parallel, answers)
+    ratings = _ratings(parallel, answers)
+    # One field of each answer, of which at most one is 1, holds no votes for the first answer.
+    ones = {name for name, each in ratings.items() if all(set(own) <= {0, 1} and sum(own) <= 1 for own in each)}
+    return openings, answers, ratings | {name: each for name, each in winners.items() if name not in ones}
 
 
 def _texts(parallel: Sequence[dict[str, list[Any]]]) -> dict[str, int]:
@@ -290,12 +293,6 @@ def _ratings(parallel: Sequence[dict[str, list[Any]]], answers: Sequence[Sequenc
             sign = -1.0 if "rank" in name.lower() else 1.0
             found[name] = [[sign * value for value in values] for values in columns]
     return found
-
-
-def _ones(parallel: Sequence[dict[str, list[Any]]], answers: Sequence[Sequence[object]]) -> Columns:
-    """Of these, the fields of which at most one is 1, and all others 0: they are no votes for the first answer."""
-    rated = _ratings(parallel, answers).items()
-    return {name: each for name, each in rated if all(set(own) <= {0, 1} and sum(own) <= 1 for own in each)}
 
 
 def _winners(rows: Sequence[Fields], counts: Sequence[int]) -> Columns:

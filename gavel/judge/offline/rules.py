@@ -315,7 +315,8 @@ def _blocks(rubric: str) -> Iterator[tuple[int, list[str]]]:
             yield -1 if indent is None else indent, _sentences(" ".join(lines))
             lines = []
         if item:
-            indent, lines = len(item[1]), [_weighted(item[2].strip())]
+            # `calls a. (weight 2)` is one sentence.
+            indent, lines = len(item[1]), [re.sub(r"\.?\s*(\(weight [\d.]+\))\.?$", r" \1", item[2].strip())]
         elif is_text:
             indent, lines = (indent if lines else None), [*lines, line.strip()]
         elif is_title:
@@ -324,11 +325,6 @@ def _blocks(rubric: str) -> Iterator[tuple[int, list[str]]]:
 
 def _sentences(text: str) -> list[str]:
     return [_plain(each) for each in _SENTENCES.findall(text) if re.search(r"\w", each)]
-
-
-def _weighted(item: str) -> str:
-    """`calls a. (weight 2)` as one sentence."""
-    return re.sub(r"\.?\s*(\(weight [\d.]+\))\.?$", r" \1", item)
 
 
 def _plain(statement: str) -> str:

@@ -463,17 +463,14 @@ class _PromptCaching:
         if number == self._first:
             self._warm.set()
 
-    def _sent(self) -> None:
-        """The first call is on its way."""
-        asyncio.get_running_loop().call_later(WARM_SECONDS, self._warm.set)
-
     async def prefix(self, number: int, prompt: Prompt, client: Client) -> CachedPrefix:
         """The beginning that the call shares with the juror's other calls. Returns when it may be sent."""
         if self._cache == "off":
             return NO_PREFIX
         characters = self._cached_characters(prompt, client)
         if number == self._first:
-            return CachedPrefix(len(prompt.messages) - 1, characters, self._sent)
+            sent = partial(asyncio.get_running_loop().call_later, WARM_SECONDS, self._warm.set)
+            return CachedPrefix(len(prompt.messages) - 1, characters, sent)
         if characters or self._cache == "lead":
             await self._warm.wait()
         return CachedPrefix(len(prompt.messages) - 1, characters)

@@ -309,7 +309,8 @@ class Transcripts:
                 case TextEvent(role, text):
                     lines += blocks.shown(role, text, ": ")
                 case ToolCallEvent(name, arguments, result, _, same_turn):
-                    head = f"{_SAME_TURN if same_turn else ''}call {_name(name)}"
+                    shown = re.sub(r"[^\w.:/-]", "_", sanitize(name)) or "_"
+                    head = f"{_SAME_TURN if same_turn else ''}call {shown}"
                     lines += blocks.shown(head, arguments, "(", ")")
                     if result is not None:
                         lines += blocks.shown("result", result, ": ")
@@ -325,10 +326,6 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], markers: Pro
     Prefixes and long texts that the members share are shown once and referred to by number.
     """
     return Transcripts(group, markers).parts(order).joined(order)
-
-
-def _name(tool: str) -> str:
-    return re.sub(r"[^\w.:/-]", "_", sanitize(tool)) or "_"
 
 
 @dataclass(slots=True)
