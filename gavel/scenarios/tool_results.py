@@ -70,7 +70,8 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, (*_BYTES, type)):
         raise _unreadable(value)
     if isinstance(value, BaseModel):
-        return jsonable(value.model_dump(mode="json", by_alias=True, fallback=jsonable))
+        plain = value.model_dump(by_alias=True, fallback=jsonable)
+        return _with_sorted_sets(value.model_dump(mode="json", by_alias=True, fallback=jsonable), plain)
     if isinstance(value, Mapping):
         return _object(cast("Mapping[Any, Any]", value).items())
     if _has(kind, "_asdict"):  # named tuples and database rows
@@ -194,6 +195,20 @@ def _sorted(items: list[Any]) -> list[Any]:
         return sorted(items)
     except TypeError:
         return sorted(items, key=json.dumps)
+
+
+def _with_sorted_sets(shown: Any, plain: Any) -> Any:
+    """What a pydantic model shows as JSON, with the sets of its `plain` values in the order of `_sorted`."""
+    is_json = type(shown) in (list, dict)
+    if is_json and isinstance(plain, Set):
+        return _sorted(shown)
+    if is_json and _has(type(plain), "__len__") and len(shown) == len(plain):
+        keys: Any = shown.keys() if _has(type(shown), "keys") else range(len(shown))
+        owns = plain.values() if _has(type(plain), "values") else plain
+        for key, own in zip(list(keys), owns, strict=True):
+            shown[key] = _with_sorted_sets(shown[key], own)
+        return shown
+    return jsonable(shown)
 
 
 def _is_table(kind: Any) -> bool:

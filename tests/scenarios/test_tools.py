@@ -26,6 +26,7 @@ from pydantic import BaseModel, Field
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
+from gavel.scenarios.tool_results import text_of_result
 from gavel.scenarios.tools import Tool, Toolbox, ToolDefinitionError, ToolResult, done
 
 untimed = settings(deadline=None)
@@ -87,6 +88,17 @@ def test_the_signature_and_the_docstring_are_the_schema() -> None:
             },
         },
     }
+
+
+class Tagged(BaseModel):
+    tags: set[str]
+    within: list[dict[str, frozenset[str]]]
+
+
+def test_sets_of_pydantic_models_have_one_order() -> None:
+    tags = {f"tag {number}" for number in range(20)}
+    shown = json.loads(text_of_result([Tagged(tags=tags, within=[{"a": frozenset(tags)}])]))
+    assert shown == [{"tags": sorted(tags), "within": [{"a": sorted(tags)}]}]
 
 
 async def test_a_pydantic_argument_is_described_by_its_own_schema_and_arrives_as_the_model() -> None:

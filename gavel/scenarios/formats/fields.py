@@ -764,11 +764,21 @@ def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Itera
         known |= dict.fromkeys(name for value in objects if at(value, name) is not ABSENT)
     if alone := next((row for row in rows if not is_object(row.value)), None):
         raise RowError(f"{alone.where} is no object, so it has no columns.", "Leave the options of columns out.")
+    named: dict[str, set[str]] = {}
+    for within, number in (match.groups() for name in columns.names if (match := _ITEM.match(name))):
+        named.setdefault(within, set()).add(number)
+    for within, numbers in named.items():
+        for row in rows:
+            left = len(as_list(at(row.value, within))) - len(numbers)
+            if left > 0:
+                source.leave_out(row, f"item of {within}, which --answer-column {within} may read", left)
     found = (replace(each, row=row, form=TABLE) for row in rows for each in columns.read(row, known, source))
     yield from _with_references(found, source, (*_TALKS, *filter(None, [columns.prompt])))
 
 
 TABLE = "prompt and answer columns"
+_ITEM = re.compile(r"(.+?)\.(\d+)(?:\.|$)")
+"""A path into a list: the list's own, and the item's number."""
 
 
 _TELLING = ("equals", "similar", "factuality", "model-graded-factuality")

@@ -217,7 +217,10 @@ class LocalBackend:
             path = run_path(self._root, *key).resolve()
             holder = _holders.get(path)
             if holder is not None and key in holder._directories:
-                logger.warning("the run in %s goes on in the backend that registered it last", path)
+                told = (
+                    "the run in %s goes on in the backend that registered it last; clients made before: make them anew"
+                )
+                logger.warning(told, path)
                 holder._release(key)
             directory = RunDirectory(self._root, model.project, model.name, self._tracker)
             try:

@@ -924,6 +924,17 @@ def test_numbers_that_json_lacks_become_texts(tmp_path: Path) -> None:
     assert "no number" in reading.notes[0]
 
 
+def test_items_of_a_list_that_no_column_names_are_told(tmp_path: Path) -> None:
+    rows = [
+        {"ask": "Where?", "said": [{"text": text} for text in texts]} for texts in (["A.", "B."], ["A.", "B.", "C."])
+    ]
+    columns = Columns("ask", ["said.0.text", "said.1.text"])
+    (note,) = read_file(written(tmp_path / "items.jsonl", *rows), columns=columns).notes
+    assert "1 × item of said" in note
+    assert "items.jsonl:2" in note
+    assert len(read_file(tmp_path / "items.jsonl", columns=Columns("ask", ["said"])).groups[0]) == 5
+
+
 @pytest.mark.parametrize(
     ("cell", "reward"), [("90%", 0.9), ('"0,9"', 0.9), ('"12,5"', 12.5), ("1", 1.0), ("good", None), ('"1,000"', None)]
 )
