@@ -289,7 +289,11 @@ def _ratings(parallel: Sequence[dict[str, list[Any]]], answers: Sequence[Sequenc
     for name in parallel[0]:
         columns = [own.get(name, []) for own in parallel]
         sizes_fit = list(map(len, columns)) == list(map(len, answers))
-        if sizes_fit and all(_is_number(value) for values in columns for value in values):
+        if (
+            sizes_fit
+            and not IDENTIFIER.search(name)
+            and all(_is_number(value) for values in columns for value in values)
+        ):
             sign = -1.0 if "rank" in name.lower() else 1.0
             found[name] = [[sign * value for value in values] for values in columns]
     return found

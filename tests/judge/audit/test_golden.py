@@ -194,6 +194,7 @@ def test_labelled_attempts_are_read_by_their_structure(tmp_path, form):
         ([{"prompt": ASKED, "outputs": ["4", "5"], "clear": [1, 2], "kind": [2, 1]}], "clear, kind"),
         ([{"prompt": ASKED, "outputs": ["4", "5"], "id": "x"}], "one value that names an answer"),
         ([{"prompt": ASKED, "outputs": ["4", "5"], "score": [1, 1]}], "--label"),
+        ([{"prompt": ASKED, "outputs": ["4", "5"], "post_id_1": 7, "post_id_2": 8}], "one value that names an answer"),
     ],
 )
 def test_a_label_is_not_guessed(tmp_path, rows, remedy):

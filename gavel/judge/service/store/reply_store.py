@@ -75,6 +75,7 @@ class _DatabaseStorage(Storage):
         return cast("Future[list[Reply]]", found)
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
+        # SQLite's works run in the order in which they come.
         order = "" if self._database.is_sqlite else f"question {entries[-1][0].key}"
         kept = asyncio.ensure_future(self._database.write(lambda connection: Replies(connection).keep(entries), order))
         return cast("Future[None]", kept)  # compressed in the writer's thread
