@@ -156,14 +156,14 @@ def outcome_in_words(
     rows: Sequence[Row],
     *,
     max_tokens: int | None = None,
-    scenario: str = "SCENARIO",
+    scenario: str | None = None,
     judges: Sequence[str] = (),
     settable: bool = True,
 ) -> list[str]:
     """The run's outcome in one sentence or more, then a suggestion if there is one.
 
     `rows`: of metrics.jsonl, of a run that is finished or not. `max_tokens`: the run's limit of a reply. `scenario`:
-    its name in commands. `judges`: the models. `settable`: the command takes every setting. A run is pinned to its
+    its name in commands; a run of a program has none. `judges`: the models. `settable`: the command takes every setting. A run is pinned to its
     settings, so a suggestion that changes one begins anew.
 
         ["Nothing was trained in 2 of 2 steps: the members of every group scored alike, and 100 % of the replies were
@@ -183,7 +183,8 @@ def outcome_in_words(
     if were_cut and settable:
         longer = "with a higher --max-tokens" if max_tokens is None else f"--max-tokens {4 * max_tokens}"
         tries = [f"--fresh {longer}"]
-    tries.append(f"`gavel check {shlex.quote(scenario)}` to see what tells attempts apart")
+    look = "`gavel view` to read the attempts with their scores"
+    tries.append(f"`gavel check {shlex.quote(scenario)}` to see what tells attempts apart" if scenario else look)
     if judges and all(name.removeprefix("gavel/") == "constant" for name in judges):
         tries = ["--fresh --judge MODEL: the judge constant scores all alike"]
     idle = [row for row in steps if not is_trained(row)]
@@ -213,7 +214,7 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
     said = outcome_in_words(
         rows,
         max_tokens=limit if isinstance(limit, int) else None,
-        scenario=str(experiment.get("scenario") or "SCENARIO"),
+        scenario=str(experiment.get("scenario") or "") or None,
         judges=[str(each) for each in cast("list[object]", names)] if isinstance(names, list) else (),
         settable=(directory / "run.toml").exists(),  # which `gavel demo` and a program write not
     )

@@ -57,7 +57,12 @@ class Model(ModelSpec):
     )
 
     async def register(self, backend: Backend) -> None:
-        """Makes the model ready in `backend`; a trainable one resumes from its newest checkpoint."""
+        """Makes the model ready in `backend`; a trainable one resumes from its newest checkpoint.
+
+        Raises `TypeError` for what is no backend.
+        """
+        if isinstance(backend, type) or not hasattr(backend, "register"):
+            raise TypeError(f"{backend!r} is no backend; write: await model.register(gavel.LocalBackend())")
         await backend.register(self)
         self._backend = backend
         self.inference_base_url, self.inference_api_key = self._address()

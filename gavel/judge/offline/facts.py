@@ -269,7 +269,7 @@ def _separated(text: str) -> str:
 
 def _spelled(token: re.Match[str]) -> str:
     if not token["number"]:
-        return token[0].strip("\0")
+        return f"{token[0]}{JOINT}" if token["joint"] else token[0].strip("\0")
     number = _NUMERAL.sub(_decimal, token["number"].replace(" ", ""))
     number = _UNIT.sub(f"{GLUE}\n", number)
     return f"-{number}" if token["sign"] and number.strip("0") else number
@@ -296,6 +296,8 @@ STRAIGHT = str.maketrans(
 """Quotes of any script, apostrophes and hyphens, as a keyboard types them."""
 GLUE = "\x01"
 """Ends a number that a word follows without a space."""
+JOINT = "\x02"
+"""Ends a hyphen that makes one word of two: `non-refundable`."""
 _UNIT = re.compile(r"(?<=\d)(?=[^\W\d_]+\Z)")
 _POWERS = str.maketrans({power: f"^{digit}" for digit, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
 _THOUSANDS = re.compile(
@@ -323,7 +325,7 @@ _TOKEN = re.compile(
     rf"(?P<number>(?:\d+ (?=\d+ ?/ ?\d))?(?:{_NUMBER})"
     # with all of a date, time, range or fraction
     rf"(?:(?:[:⁄'^×·-]|\}}\{{| ?/ ?)(?:{_NUMBER}))*\w*)"
-    rf"|[^\W\d]\w*(?:{MARKED}|(?:\.\d+)*)|[^\s\0]"
+    rf"|[^\W\d]\w*(?:{MARKED}|(?:\.\d+)*)|(?P<joint>(?<=[^\W\d_])-(?=[^\W\d_]))|[^\s\0]"
 )
 
 

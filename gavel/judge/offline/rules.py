@@ -40,6 +40,7 @@ from jinja2 import Environment, TemplateError, nodes
 
 from gavel.judge.offline.facts import (
     GLUE,
+    JOINT,
     MANY,
     MARKED,
     STRAIGHT,
@@ -653,7 +654,7 @@ def _says(facts: Facts, verb: str, phrases: Names) -> Finding:
     is_told, is_negated = "told" in verb.lower(), " not " in f"{verb} "
     text = facts.request if is_told else facts.said
     text = re.sub(r"(?<=\d)-(?=\d)", "–", text) if is_negated else text  # what may be a range says its ends
-    found = [phrase for phrase in phrases.names if _occurs(phrase, text)]
+    found = [phrase for phrase in phrases.names if _occurs(phrase, text, is_part_enough=is_negated)]
     if is_negated:
         return _met(not found, f"it {'was told' if is_told else 'said'} {_and(map(_quote, found))}")
     absent = [phrase for phrase in phrases.names if phrase not in found]
@@ -775,10 +776,10 @@ _READERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _occurs(phrase: str, text: str) -> bool:
+def _occurs(phrase: str, text: str, *, is_part_enough: bool = False) -> bool:
     """Whether a phrase stands in a text as whole words and numbers, whatever the case, marks and width of spaces. What
     a reader does not see holds none, but an address is found as a link's, too. An address is found whole, and a single
-    letter in its own case."""
+    letter in its own case. `is_part_enough`: a part of a word with hyphens counts."""
     has_targets = "://" in phrase or "@" in phrase
     if has_targets and not any(
         re.search(_WHOLE_ADDRESS.format(re.escape(phrase.strip())), shown, re.IGNORECASE)
@@ -790,6 +791,7 @@ def _occurs(phrase: str, text: str) -> bool:
     for wanted in _readings_shown(phrase, has_targets):
         whole = r"(?![%‰‱٪])" if wanted[-2:-1].isdigit() else ""
         words = re.escape(wanted[:-1].replace(GLUE, "")).replace("\\\n", f"{GLUE}?\n") + "\n" + whole
+        words = words if is_part_enough else f"(?<!{JOINT}){words}(?!-{JOINT})"
         if len(wanted) > 1 and any(re.search(words, found) for found in _readings_shown(text, has_targets)):
             return True
     return False

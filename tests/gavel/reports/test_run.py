@@ -117,6 +117,7 @@ def test_a_run_that_trained_nothing_says_so_first_with_the_reason_and_what_to_tr
     assert "--fresh --max-tokens 192" in said, "the run is pinned to its settings"
     assert "gavel check mine.py" in said
     assert "gavel check 'my own.py'" in " ".join(outcome_in_words([step_row(1, 0)], scenario="my own.py"))
+    assert "`gavel view`" in " ".join(outcome_in_words([step_row(1, 0)])), "a program's run has no scenario to check"
     unscored = told(step_row(1, 0, **{"left_out/unscored": 8}))
     assert "8 members without a score" in unscored
     assert "alike" not in unscored

@@ -200,6 +200,12 @@ async def test_an_occupied_port_is_named_and_leaves_nothing_behind(tmp_path: Pat
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("given", ["local", LocalBackend, None])
+async def test_what_is_no_backend_is_refused_with_the_call(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"gavel\.LocalBackend\(\)"):
+        await a_model().register(given)
+
+
 async def test_a_notebook_s_cell_that_registers_can_be_run_again(tmp_path: Path) -> None:
     async with registered(tmp_path) as (first, backend):
         await first.train([await a_group(first, [0.0, 1.0])])
