@@ -21,7 +21,7 @@ from types import FunctionType
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
-from gavel.base.errors import GavelError
+from gavel.base.errors import GavelError, contain_cancellation
 from gavel.base.plain_calls import is_async
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import LateError, in_time
@@ -214,7 +214,8 @@ class World:
         calls = None if self.on_loop else self._episode.plain_calls
         try:
             arguments = self._arguments(function, positional)
-            return await in_time(result_of(function, arguments, what, calls, must=must), self._seconds, what)
+            running = contain_cancellation(result_of(function, arguments, calls, must=must))
+            return await in_time(running, self._seconds, what)
         except LateError as error:
             raise WorldTimeoutError(str(error)) from error
         except (Exception, SystemExit) as error:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gavel.base.errors import GavelError, contain_cancellation
 from gavel.base.text import counted
-from gavel.scenarios.deadline import LateError, in_time, name_of, unless_stuck, watched
+from gavel.scenarios.deadline import LateError, in_time, name_of, unless_stuck
 from gavel.scenarios.group import GroupError, TrajectoryGroup, discard, member_runner, run_member, unscored
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 
@@ -159,9 +159,8 @@ async def gather_trajectory_groups(
     `TrajectoryGroup`, are beyond its reach; so are groups that a rollout runs within itself. A gather within a group
     counts toward both. `rollout_seconds`: a rollout that runs longer is cancelled and counts as one that raised
     `TimeoutError`, and so does an `after_each` (None = no limit). Code that swallows its cancellation is left to itself
-    a few seconds later. Time during which another rollout blocks the event loop does not count; a warning names that
-    rollout. `progress`: None = a line on stderr if that is a free terminal. `max_metrics`: how many metric means it
-    shows.
+    a few seconds later. `progress`: None = a line on stderr if that is a free terminal. `max_metrics`: how many metric
+    means it shows.
 
     `finished`: a list of the caller's that receives the result; if the gather is cancelled (`asyncio.wait_for`, Ctrl-C)
     or has more failures than `max_exceptions`, it receives the part that had finished. A group that `after_each` had
@@ -310,7 +309,7 @@ class _Gathering:
         member_runner.set(partial(self._run_member, tally))
         old_exceptions = len(source.exceptions) if isinstance(source, TrajectoryGroup) else 0
         try:
-            group = await watched(contain_cancellation(_complete(source)), name_of(source))
+            group = await contain_cancellation(_complete(source))
         except Exception as error:
             self.first = self.first or error
             failed = TrajectoryGroup(exceptions=[error])
@@ -351,7 +350,7 @@ class _Gathering:
     async def _in_time(self, running: Awaitable[T], name: str, what: str) -> T:
         """`name`: of the code that runs. `what`: what it is to the caller."""
         try:
-            return await unless_stuck(in_time(running, self.rollout_seconds, what), name)
+            return await unless_stuck(in_time(contain_cancellation(running), self.rollout_seconds, what), name)
         except LateError as error:
             raise TimeoutError(str(error)) from None
 

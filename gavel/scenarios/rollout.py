@@ -17,10 +17,10 @@ from typing import Any, cast
 
 from openai.types.chat.chat_completion import Choice
 
-from gavel.base.errors import GavelError
+from gavel.base.errors import GavelError, contain_cancellation
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
-from gavel.scenarios.deadline import Deadline, LateError, StuckError, in_time, name_of, unless_stuck
+from gavel.scenarios.deadline import LateError, StuckError, in_time, name_of, unless_stuck
 from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, ToolWorld, World
 from gavel.scenarios.episode import Episode, NoTurnError
 from gavel.scenarios.mcp import McpServer
@@ -160,7 +160,7 @@ async def episode_tools(
 async def _within(world: ToolWorld, name: str, seconds: float, arguments: str) -> ToolResult:
     """The answer of a world's tool; a tool error if that takes longer than `seconds`, or raises."""
     try:
-        return await in_time(world.call(name, arguments), seconds, f"the tool {name}")
+        return await in_time(contain_cancellation(world.call(name, arguments)), seconds, f"the tool {name}")
     except GavelError:
         raise
     except (Exception, SystemExit) as error:
@@ -243,16 +243,11 @@ class _Play:
 
     async def play(self) -> list[Trajectory]:
         trajectory, world = self._trajectory, self._world
-        limit = Deadline(self._scenario.max_seconds, "the episode")
         try:
             try:
-                async with limit:
-                    await self._act()
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                trajectory.status = "truncated"
-                trajectory.status_reason = f"the episode took longer than {self._scenario.max_seconds:g} s"
+                await in_time(self._act(), self._scenario.max_seconds, "the episode")
+            except LateError as error:
+                trajectory.status, trajectory.status_reason = "truncated", str(error)
             if world is not None and trajectory.status != "failed":
                 trajectory.metrics |= await world.outcome()
         except GavelError as error:  # raised by the model's server, by the world, or by a server of tools
@@ -324,7 +319,7 @@ async def _play_own_rollout(play: OwnRollout, scenario: Scenario, episode: Episo
         work: object = play(**arguments_for(play, (episode.model, episode.task), known))
         if not inspect.isawaitable(work):
             raise TypeError("a rollout must be asynchronous: begin it with `async def`")
-        trajectories = _check_returned(await in_time(work, scenario.max_seconds, "the rollout"))
+        trajectories = _check_returned(await in_time(contain_cancellation(work), scenario.max_seconds, "the rollout"))
     except (Exception, SystemExit) as error:
         failed = episode.trajectory
         failed.status_reason = str(error) if isinstance(error, LateError) else described(error)

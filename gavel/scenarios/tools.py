@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
-from gavel.base.errors import GavelError
+from gavel.base.errors import GavelError, contain_cancellation
 from gavel.base.plain_calls import PlainCalls, is_async
 from gavel.llm.types import Message
-from gavel.scenarios.deadline import LateError, holding, in_time, watched
+from gavel.scenarios.deadline import LateError, in_time
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import RETURNABLE, ResultError, all_of, text_of_result, unreadable_type
@@ -152,9 +152,9 @@ class Tool:
             begun = True
             return self.function(environment, **values) if self._bound else self.function(**values)
 
-        what = f"the tool {self.name}"
         try:
-            result = await in_time(result_of(run, {}, what, calls), seconds, what)
+            running = contain_cancellation(result_of(run, {}, calls))
+            result = await in_time(running, seconds, f"the tool {self.name}")
         except (Exception, SystemExit) as error:
             if isinstance(error, LateError) and not begun:
                 return tool_error(f"{self.name} was not run within {seconds:g} s: an earlier call has not ended")
@@ -214,29 +214,20 @@ class Toolbox:
 
 
 async def result_of(
-    function: Callable[..., Any],
-    arguments: Mapping[str, Any],
-    name: str = "",
-    calls: PlainCalls | None = None,
-    *,
-    must: bool = False,
+    function: Callable[..., Any], arguments: Mapping[str, Any], calls: PlainCalls | None = None, *, must: bool = False
 ) -> Any:
     """Returns the result of a plain or an async function.
 
     A plain function runs in the thread of `calls`, with `must` even if its caller has been cancelled; without `calls`
-    on the event loop. A generator is the list of its values. A warning names code that blocks the loop, once.
+    on the event loop. A generator is the list of its values.
     """
 
     def call() -> Any:
         result = function(**arguments)
         return all_of(cast("Iterator[Any]", result)) if isinstance(result, GeneratorType) else result
 
-    if calls is not None and not is_async(function):
-        result = await calls.run(call, must=must)
-    else:
-        with holding(name):
-            result = call()
-    return await watched(result, name) if inspect.isawaitable(result) else result
+    result = call() if calls is None or is_async(function) else await calls.run(call, must=must)
+    return await result if inspect.isawaitable(result) else result
 
 
 def _own_thread() -> PlainCalls | None:

@@ -6,14 +6,12 @@ import gc
 import io
 import math
 import sys
-import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from openai.types.chat.chat_completion import Choice
 
-from gavel.scenarios.chat_model import FunctionModel
 from gavel.scenarios.gather import (
     GatherError,
     completion_tokens,
@@ -22,9 +20,6 @@ from gavel.scenarios.gather import (
     metric_means,
 )
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import History, Trajectory
 
 
@@ -322,43 +317,6 @@ async def test_the_time_limit_does_not_count_the_wait_for_a_slot() -> None:
 
     groups = await gather_trajectory_groups([TrajectoryGroup(map(slow, range(8)))], concurrency=1, rollout_seconds=1.2)
     assert len(groups[0]) == 8
-
-
-@pytest.mark.parametrize("own_rollout", [False, True])
-async def test_a_rollout_that_holds_up_the_event_loop_costs_no_other_its_time(
-    own_rollout: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    real, blocked = time.monotonic, 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: real() + blocked)
-    monkeypatch.setattr("gavel.scenarios.deadline._warned", set[str]())
-    timed_out = asyncio.Event()
-
-    async def unused(request: object) -> dict[str, object]:
-        raise AssertionError
-
-    async def play(model: object, task: Task) -> Trajectory:
-        nonlocal blocked
-        if task.user != "blocks":
-            return await act(task.user, after=timed_out)
-        try:
-            await asyncio.sleep(0)  # the others wait
-            blocked += 3600
-            return await never()
-        finally:
-            timed_out.set()
-
-    limit = None if own_rollout else 1800
-    scenario = Scenario("s", rollout=play, tasks=[Task(user="x")], held_out=0, max_seconds=1800)
-    tasks = [Task(user=name) for name in ("a", "blocks", "c")]
-    model = FunctionModel("unused", unused)
-    members = [rollout(model, scenario, task) if own_rollout else play(model, task) for task in tasks]
-    (group,) = await gather_trajectory_groups([TrajectoryGroup(members)], rollout_seconds=limit, max_exceptions=1)
-    assert names(TrajectoryGroup([each for each in group if each.status != "failed"])) == [["a", "c"]]
-    reasons = [each.status_reason for each in group if each.status == "failed"]
-    reasons += [error.message for error in group.exceptions]
-    assert reasons == ["the rollout took longer than 1800 s"]
-    (warning,) = caplog.messages
-    assert "play" in warning
 
 
 @pytest.mark.parametrize("limit", ["cancelled", "too many failures"])
