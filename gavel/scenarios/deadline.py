@@ -1,7 +1,7 @@
 """Deadlines that also end user code which swallows its cancellation (`except:` in a retry loop).
 
-result = await unless_stuck(episode(), "the episode")      # everything below runs in one task
-    await in_time(tool(), 5, "the tool")      # cancelled after 5 s; after GRACE_SECONDS more, given up
+await unless_stuck(episode(), "the episode")      # all of it runs in one task; within it:
+await in_time(tool(), 5, "the tool")              # cancelled after 5 s; after GRACE_SECONDS more, given up
 """
 
 import asyncio
@@ -33,7 +33,8 @@ async def in_time(work: Awaitable[_T], seconds: float | None, what: str) -> _T:
 
     Raises `LateError` if it does not, also if it swallowed its cancellation or blocked the event loop.
     """
-    loop, stuck, late = asyncio.get_running_loop(), _stuck.get(), f"{what} took longer than {seconds or 0:g} s"
+    loop, limit, stuck = asyncio.get_running_loop(), asyncio.timeout(seconds), _stuck.get()
+    late = f"{what} took longer than {seconds or 0:g} s"
 
     def give_up() -> None:
         if stuck is not None and not stuck.done():
@@ -41,7 +42,7 @@ async def in_time(work: Awaitable[_T], seconds: float | None, what: str) -> _T:
 
     watch = None if seconds is None else loop.call_later(seconds + GRACE_SECONDS, give_up)
     try:
-        async with asyncio.timeout(seconds) as limit:
+        async with limit:
             result = await work
     except (Exception, SystemExit) as error:
         if limit.expired():
