@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from gavel.base.errors import GavelError
-from gavel.scenarios.environment import ToolWorld, World
-from gavel.scenarios.episode import Episode
+from gavel.scenarios.environment import ToolWorld
 from gavel.scenarios.mcp import McpError, mcp
-from gavel.scenarios.rollout import episode_tools, rollout
+from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
-from gavel.scenarios.tools import Toolbox, ToolResult
+from gavel.scenarios.tools import ToolResult
 from gavel.scenarios.trajectory import Trajectory
 from tests.scenarios.scripts import Step, scripted
 
@@ -291,14 +290,11 @@ class Listed(ToolWorld):
 
 
 async def test_a_world_may_list_its_tools_once_it_is_reset():
-    episode = Episode(Task(user="Go."))
-    world = World(Listed, episode, 5)
-    await world.reset()
-    async with episode_tools(Toolbox(()), (), world, episode, 0.05) as tools:
-        assert [schema["function"]["name"] for schema in tools.schemas] == ["echo", "fall", "wait", "lose"]
-        assert await tools.call("echo", '{"a": 1}') == ToolResult('{"a": 1}')
-        assert "the floor is gone" in (await tools.call("fall", "")).content
-        assert "did not answer within 0.05 s" in (await tools.call("wait", "")).content
-        assert (await tools.call("call", "")).error
-        with pytest.raises(GavelError, match="the server is lost"):
-            await tools.call("lose", "")
+    steps = ("echo", {"a": 1}), ("fall", {}), ("wait", {}), ("call", {}), ("lose", {})
+    scenario = Scenario("listed", environment=Listed, tasks=[LOOK_AROUND], held_out=0, call_seconds=0.05)
+    episode = await rollout(scripted(*steps), scenario, LOOK_AROUND)
+    assert [each["function"]["name"] for each in episode.tools or ()] == ["echo", "fall", "wait", "lose"]
+    answers = [message["content"] for message in episode.messages() if message["role"] == "tool"]
+    for told, answer in zip(('{"a": 1}', "the floor is gone", "within 0.05 s", "no tool 'call'"), answers, strict=True):
+        assert told in answer
+    assert (episode.status, episode.status_reason) == ("failed", "the server is lost")
