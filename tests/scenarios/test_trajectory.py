@@ -292,15 +292,10 @@ def test_a_score_becomes_the_reward_and_the_reward_before_it_a_metric():
 GROUP = TrajectoryGroup([Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}], reward=0.5)])
 
 
-@pytest.mark.parametrize(
-    ("version", "remedy"),
-    [(RECORD_VERSION + 1, "Upgrade"), ("two", "Restore"), (None, "Restore"), (True, "Restore"), (0, "Restore")],
-)
-def test_a_version_that_is_not_known_is_refused(version: Any, remedy: str) -> None:
-    row = json.loads(to_line(GROUP)) | {"format_version": version}
-    with pytest.raises(RecordVersionError, match="format_version") as error:
-        from_row(row)
-    assert remedy in error.value.remedy
+@pytest.mark.parametrize("version", [RECORD_VERSION + 1, "two", None, True, 0])
+def test_a_version_that_is_not_known_is_refused(version: Any) -> None:
+    with pytest.raises(RecordVersionError, match="format_version"):
+        from_row(json.loads(to_line(GROUP)) | {"format_version": version})
 
 
 def test_a_file_of_a_later_version_is_refused_with_its_line(tmp_path: Path) -> None:
@@ -309,13 +304,12 @@ def test_a_file_of_a_later_version_is_refused_with_its_line(tmp_path: Path) -> N
     path.write_text(f"{to_line(GROUP)}\n{later}\n")
     with pytest.raises(RowError, match=r"judged\.jsonl:2 cannot be read: it has format_version") as error:
         read_groups(path)
-    assert "Upgrade" in error.value.remedy
+    assert "upgrade" in error.value.remedy
     path.write_text(f"{to_line(GROUP)}\n{GROUP.to_json()}\n")
     assert len(read_groups(path)) == 2
 
 
 EXACT = {"token_ids": [5, 6], "prompt_token_ids": [1, 2], "policy_version": 3}
-CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
 
 def choice(**fields: Any) -> dict[str, Any]:
@@ -325,14 +319,6 @@ def choice(**fields: Any) -> dict[str, Any]:
 def litellm_choice() -> Any:
     types = load_litellm().types.utils
     return types.Choices(**choice(provider_specific_fields=EXACT, message={"role": "assistant", "content": "hi"}))
-
-
-def a_response(*output: dict[str, Any], **fields: Any) -> Response:
-    return Response.construct(None, **{"object": "response", "status": "completed", "output": list(output), **fields})
-
-
-MESSAGE = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
-CALLED = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 
 
 def test_a_choice_that_is_appended_is_understood_too() -> None:
@@ -354,29 +340,9 @@ def test_a_whole_completion_is_its_choice() -> None:
     assert [*map(type, appended.messages_and_choices)] == [dict, Choice]
 
 
-@pytest.mark.parametrize(
-    ("response", "message", "finish_reason"),
-    [
-        (a_response(MESSAGE), {"role": "assistant", "content": "hi"}, "stop"),
-        (a_response(CALLED), {"role": "assistant", "content": "", "tool_calls": [CALL]}, "tool_calls"),
-        (
-            a_response({"type": "reasoning", "summary": [{"text": "well"}]}, MESSAGE, CALLED),
-            {"role": "assistant", "content": "hi", "reasoning_content": "well", "tool_calls": [CALL]},
-            "tool_calls",
-        ),
-        (a_response({"type": "web_search_call"}), {"role": "assistant", "content": ""}, "stop"),
-        (
-            a_response(MESSAGE).model_copy(update={"status": "incomplete"}),
-            {"role": "assistant", "content": "hi"},
-            "length",
-        ),
-    ],
-)
-def test_a_response_is_the_turn_that_it_says(response: Response, message: dict[str, Any], finish_reason: str) -> None:
-    item = as_item(response)
-    assert item.finish_reason == finish_reason
-    trajectory = Trajectory(messages_and_choices=[response])  # pyright: ignore[reportArgumentType]
-    assert trajectory.messages() == [message]
+def test_a_response_of_the_responses_api_is_refused() -> None:
+    with pytest.raises(FieldError, match="capture"):
+        Trajectory(messages_and_choices=[Response.construct(None, object="response", output=[])])  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("item", [{"role": "user", "content": "hi"}, {"type": "mcp_call"}, 3, None, "text", ["a"]])

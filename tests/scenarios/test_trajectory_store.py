@@ -220,7 +220,7 @@ def test_a_file_of_another_kind_is_never_written_to(path: Path) -> None:
     ("line", "told"),
     [
         *((line, "is no trajectory group") for line in ('{"trajectories": 3}', "[]", "{", "\x00")),
-        ('{"format_version":2,"trajectories":[]}', "format_version 2(.|\n)*Upgrade Gavel"),
+        ('{"format_version":2,"trajectories":[]}', "format_version 2(.|\n)*upgrade Gavel"),
     ],
 )
 def test_a_record_that_is_no_group_of_this_version_is_an_error(path: Path, line: str, told: str) -> None:
