@@ -37,8 +37,6 @@ class GroupTally:
     members: int = 0
     certain: bool = False
     """Whether `members` is final; False while a coroutine may still add rollouts to its group."""
-    started: int = 0
-    """Members passed to the runner: waiting, running or done."""
     done: int = 0
     failed: int = 0
     completion_tokens: int = 0
@@ -196,13 +194,15 @@ async def gather_trajectory_groups(
             source.discard_pending() if isinstance(source, TrajectoryGroup) else discard(source)
 
 
-async def gather_group(group: TrajectoryGroup, after_each: AfterEach, tally: GroupTally) -> TrajectoryGroup:
+async def gather_group(
+    group: TrajectoryGroup, after_each: AfterEach, tally: GroupTally | None = None
+) -> TrajectoryGroup:
     """Runs one group and `after_each` on it, with its progress in `tally`, for a caller with its own display.
 
     Every failure stays in the group's `exceptions`. Raises `ValueError` unless `after_each` gives one group.
     """
     try:
-        (finished,) = await _Gathering([group], [tally], after_each, math.inf).run()
+        (finished,) = await _Gathering([group], [tally or GroupTally()], after_each, math.inf).run()
     finally:
         group.discard_pending()
     return finished
@@ -331,8 +331,7 @@ class _Gathering:
         return scored
 
     async def _run_member(self, tally: GroupTally, member: Awaitable[Trajectory]) -> Trajectory:
-        tally.started += 1
-        tally.members = max(tally.members, tally.started)
+        tally.members += not tally.certain
         async with self.slots:
             # A group that a rollout runs within itself must not wait for a slot: the rollout holds one.
             member_runner.set(run_member)
@@ -385,17 +384,14 @@ class _Gathering:
     def _error(self) -> GatherError:
         first = RolloutError.of(self.first) if isinstance(self.first, Exception) else self.first
         assert first is not None
-        failed = sum(tally.failed for tally in self.tallies) - self.unscored
-        members = sum(tally.members for tally in self.tallies)
-        rollouts = f"{failed} of {members} rollouts failed" if failed else ""
-        scoring = f"after_each failed for {counted(self.unscored, 'group')}" if self.unscored else ""
-        bearing = " Or bear some failures: max_exceptions=0.1 bears one rollout in ten."
-        return GatherError(
-            f"{' and '.join(filter(None, (rollouts, scoring)))}, more than max_exceptions={self.max_exceptions}. "
-            f"First: {first.type}: {first.message}",
-            "Mend what raised it: the error's `__cause__` has its traceback."
-            + (bearing if failed and not self.max_exceptions else ""),
-        )
+        failed, members = (sum(getattr(tally, name) for tally in self.tallies) for name in ("failed", "members"))
+        what = [f"{failed - self.unscored} of {members} rollouts failed"] if failed > self.unscored else []
+        what += [f"after_each failed for {counted(self.unscored, 'group')}"] if self.unscored else []
+        remedy = "Mend what raised it: the error's `__cause__` has its traceback."
+        if failed > self.unscored and not self.max_exceptions:
+            remedy += " Or bear some failures: max_exceptions=0.1 bears one rollout in ten."
+        told = f"{' and '.join(what)}, more than max_exceptions={self.max_exceptions}. "
+        return GatherError(f"{told}First: {first.type}: {first.message}", remedy)
 
 
 async def _complete(source: Awaitable[object]) -> TrajectoryGroup:
