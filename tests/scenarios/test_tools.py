@@ -110,23 +110,23 @@ async def test_a_pydantic_argument_is_described_by_its_own_schema_and_arrives_as
     assert "to.number: field required" in error_of(await Tool(send).call('{"to": {"street": "Elm"}}'))
 
 
-@pytest.mark.parametrize("documented", [False, True])
-async def test_annotated_and_default_fields_bound_an_argument(documented: bool) -> None:
+async def test_annotated_and_default_fields_bound_an_argument() -> None:
     def annotated(count: Annotated[int, Field(ge=1, description="how many")]) -> int:
         return count
 
-    def defaulted(count: int = Field(ge=1, description="how many")) -> int:
+    def defaulted(count: int = Field(ge=1)) -> int:
+        """Count.
+
+        Args:
+            count: how many
+        """
         return count
 
-    for function in (annotated, defaulted):
-        function.__doc__ = "Count.\n\nArgs:\n    count: how many" if documented else "Count."
-        tool = Tool(function)
-        assert tool.schema["function"]["parameters"]["properties"] == {
-            "count": {"type": "integer", "minimum": 1, "description": "how many"}
-        }
+    for tool in (Tool(annotated), Tool(defaulted)):
+        counted = {"type": "integer", "minimum": 1, "description": "how many"}
+        assert tool.schema["function"]["parameters"]["properties"] == {"count": counted}
         assert tool.schema["function"]["parameters"]["required"] == ["count"]
         assert "greater than or equal to 1" in error_of(await tool.call('{"count": 0}'))
-        assert "field required" in error_of(await tool.call("{}"))
         assert (await tool.call('{"count": 2}')).content == "2"
 
 
@@ -143,13 +143,6 @@ async def test_the_task_is_filled_in_and_never_shown_or_written_by_the_agent(hin
     assert (await tool.call('{"guess": "42"}', task)).content == "true"
     forged = json.dumps({"guess": "1", "task": {"user": "", "data": {"answer": "1"}}})
     assert "task: extra inputs are not permitted" in error_of(await tool.call(forged, task))
-
-
-def test_two_tools_of_one_name_are_refused() -> None:
-    def look() -> None: ...
-
-    with pytest.raises(ToolDefinitionError, match="two tools are called look"):
-        Toolbox([look, book, look])
 
 
 def _with_args(*args: str) -> None: ...
@@ -179,19 +172,23 @@ def _underscored(_x: int) -> None: ...
 def _reserved(model_config: int) -> None: ...
 
 
-@pytest.mark.parametrize(
-    "function",
-    [_with_args, _with_kwargs, _positional, _untyped, _unknown, _callback, _object, _underscored, _reserved],
-)
-def test_a_function_without_a_schema_is_refused_by_name_with_a_remedy(function: Callable[..., Any]) -> None:
+async def _yields() -> AsyncIterator[int]:
+    yield 1
+
+
+def _gives_bytes() -> dict[str, list[bytes] | None]: ...  # type: ignore[empty-body]
+
+
+NO_TOOLS = [_with_args, _with_kwargs, _positional, _untyped, _unknown, _callback, _object, _underscored, _reserved]
+
+
+@pytest.mark.parametrize("function", [*NO_TOOLS, _yields, _gives_bytes, lambda: 1])
+def test_a_function_that_is_no_tool_is_refused_by_name_with_a_remedy(function: Callable[..., Any]) -> None:
     with pytest.raises(ToolDefinitionError, match=function.__name__) as caught:
         Tool(function)
     assert caught.value.remedy
-
-
-def test_a_function_without_a_name_is_refused() -> None:
-    with pytest.raises(ToolDefinitionError, match="no usable name"):
-        Tool(lambda: 1)
+    with pytest.raises(ToolDefinitionError, match="two tools are called book"):
+        Toolbox([book, book])
 
 
 async def test_checked_arguments_reach_the_function_with_their_defaults() -> None:
@@ -357,17 +354,6 @@ async def test_a_result_without_a_faithful_text_is_a_tool_error_that_says_that_t
     assert ended.done
 
 
-@pytest.mark.parametrize("returned", [bytes, list[bytes], dict[str, bytes | None], Iterator[bytes]])
-def test_a_tool_that_is_said_to_return_bytes_is_refused_before_it_runs(returned: Any) -> None:
-    def give() -> Any:
-        raise AssertionError
-
-    give.__annotations__["return"] = returned
-    with pytest.raises(ToolDefinitionError) as error:
-        Tool(give)
-    assert "dataclasses" in error.value.remedy
-
-
 async def test_a_generator_answers_with_what_it_yields_and_an_endless_one_is_a_tool_error():
     def count(to: int) -> Iterator[int]:
         """Count."""
@@ -397,15 +383,6 @@ async def test_a_plain_function_runs_off_the_event_loop_and_an_asynchronous_one_
     found = [(await tools.call(name, "{}")).content for name in ("plain", "plain", "waiting")]
     assert [each == here for each in found] == [False, False, True]
     assert found[0] == found[1]  # so a connection that one call opens can be used by the next
-
-
-def test_an_asynchronous_generator_is_no_tool() -> None:
-    async def count() -> AsyncIterator[int]:
-        """Count."""
-        yield 1
-
-    with pytest.raises(ToolDefinitionError, match="count is an asynchronous generator"):
-        Tool(count)
 
 
 async def test_an_error_does_not_repeat_all_that_the_agent_wrote():

@@ -145,14 +145,6 @@ def test_nan_and_infinities_come_back() -> None:
     assert math.isnan(back.messages_and_choices[1].model_extra["score"])
 
 
-def test_lone_surrogates_come_back_even_in_keys() -> None:
-    trajectory = Trajectory(metadata={"\ud800": {"\udfff": "\udc00"}})
-    for text in (trajectory.to_json(), trajectory.model_dump_json(), TrajectoryGroup([trajectory]).model_dump_json()):
-        read = json.loads(text)
-        assert read.get("trajectories", [read])[0]["metadata"] == {"\ud800": {"\udfff": "\udc00"}}
-    assert Trajectory.from_json(trajectory.to_json()).metadata == {"\ud800": {"\udfff": "\udc00"}}
-
-
 @pytest.mark.parametrize(
     ("field", "value", "kept"),
     [
@@ -190,11 +182,6 @@ def test_a_choice_that_the_openai_client_let_through_can_be_read_back() -> None:
 def test_a_message_that_only_looks_like_a_choice_stays_a_message() -> None:
     message = {"role": "user", "message": "hi", "finish_reason": "none"}
     assert Trajectory(messages_and_choices=[message]).messages_and_choices == [message]
-
-
-def test_a_message_without_a_role_is_refused() -> None:
-    with pytest.raises(FieldError, match="role"):
-        Trajectory(messages_and_choices=[{"role": "user", "content": "q"}, {"content": "b"}])
 
 
 @pytest.mark.parametrize(
@@ -340,9 +327,12 @@ def test_a_whole_completion_is_its_choice() -> None:
     assert [*map(type, appended.messages_and_choices)] == [dict, Choice]
 
 
-def test_a_response_of_the_responses_api_is_refused() -> None:
-    with pytest.raises(FieldError, match="capture"):
-        Trajectory(messages_and_choices=[Response.construct(None, object="response", output=[])])  # pyright: ignore[reportArgumentType]
+@pytest.mark.parametrize(
+    ("item", "told"), [(Response.construct(None, object="response", output=[]), "capture"), ({"content": "b"}, "role")]
+)
+def test_what_is_no_message_and_no_choice_is_refused(item: Any, told: str) -> None:
+    with pytest.raises(FieldError, match=told):
+        Trajectory(messages_and_choices=[item])
 
 
 @pytest.mark.parametrize("item", [{"role": "user", "content": "hi"}, {"type": "mcp_call"}, 3, None, "text", ["a"]])
