@@ -290,8 +290,19 @@ async def _hangs(model: Any, task: Task) -> Trajectory:
     return Trajectory()
 
 
-async def _gives_text(model: Any, task: Task) -> Any:
-    return "an answer"
+def _gives(returned: object) -> Any:
+    async def play(model: Any, task: Task) -> Any:
+        return returned
+
+    return play
+
+
+GIVEN: list[tuple[object, str]] = [
+    ("an answer", "must return a Trajectory"),
+    ([], "the policy had no turn"),
+    (["words"], "this one returned str"),
+    ([Trajectory(), Trajectory()], "need names"),
+]
 
 
 def _does_not_wait(model: Any, task: Task) -> Any:
@@ -307,7 +318,7 @@ async def _wants_too_much(model: Any, task: Task, colour: str) -> Trajectory:
     [
         (_raises, "OSError: out of order"),
         (_hangs, "took longer than 0.05 s"),
-        (_gives_text, "must return a Trajectory"),
+        *((_gives(each), told) for each, told in GIVEN),
         (_does_not_wait, "begin it with `async def`"),
         (_wants_too_much, "colour"),
     ],

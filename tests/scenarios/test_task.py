@@ -74,36 +74,25 @@ def test_the_seed_of_a_place_never_changes() -> None:
     assert seed_of("evaluation") == 1777858146974599569
 
 
-DRAWN: list[int] = []
+def test_tasks_are_drawn_when_they_are_asked_for_and_those_in_both_splits_to_compare():
+    drawn: list[int] = []
 
-
-def draw(number: int) -> Task:
-    DRAWN.append(number)
-    return Task(id=str(number), user=f"Do {number}.")
-
-
-def test_tasks_are_a_sequence_like_any_other_and_drawn_when_they_are_asked_for():
-    tasks = DrawnTasks(range(100, 110), draw)
-    assert (len(tasks), DRAWN) == (10, [])
-    assert tasks[-1].id == "109"
-    assert [task.id for task in tasks[2:5]] == ["102", "103", "104"]
-    assert DRAWN == [109, 102, 103, 104]
-    assert tasks[3] in tasks
-    assert next(task.id for task in reversed(tasks)) == "109"
-    with pytest.raises(IndexError):
-        tasks[10]
-
-
-def test_a_scenario_draws_none_of_its_tasks_but_those_that_are_in_both_splits():
-    def draw_once(number: int) -> Task:
+    def draw(number: int) -> Task:
         drawn.append(number)
         return Task(id=f"task {number}", user="Do it.")
 
-    drawn: list[int] = []
-    scenario = Scenario("x", tasks=DrawnTasks(range(500), draw_once), held_out=DrawnTasks(range(500, 900), draw_once))
+    tasks = DrawnTasks(range(100, 110), draw)
+    assert (len(tasks), drawn) == (10, [])
+    assert [tasks[-1].id, *(task.id for task in tasks[2:4])] == ["task 109", "task 102", "task 103"]
+    assert drawn == [109, 102, 103]
+    assert tasks[3] in tasks
+    with pytest.raises(IndexError):
+        tasks[10]
+    drawn.clear()
+    scenario = Scenario("x", tasks=DrawnTasks(range(500), draw), held_out=DrawnTasks(range(500, 900), draw))
     assert (len(scenario.tasks("held_out")), drawn) == (400, [])
     with pytest.raises(ScenarioError, match="both trained on and held out: task 9"):
-        Scenario("x", tasks=DrawnTasks(range(10), draw_once), held_out=DrawnTasks(range(9, 20), draw_once))
+        Scenario("x", tasks=DrawnTasks(range(10), draw), held_out=DrawnTasks(range(9, 20), draw))
     assert drawn == [9]
 
 
@@ -121,14 +110,10 @@ def attempt(**metadata) -> Trajectory:
 
 
 @given(TRUTHS)
-def test_what_is_dumped_is_read_back(truth):
-    assert read_truth(json.loads(json.dumps(truth.dump()))) == truth
-    assert bool(truth) == bool(truth.dump())
-
-
-@given(TRUTHS)
 def test_a_task_that_a_rollout_has_written_down_tells_its_truth(truth):
     task = Task(user="Hello", rubric=truth.rubric, reference=truth.reference, criteria=list(truth.criteria))
+    assert read_truth(json.loads(json.dumps(truth.dump()))) == truth
+    assert bool(truth) == bool(truth.dump())
     written = json.loads(json.dumps({"task": task.model_dump(mode="json")}))
     assert Task.of(written) == task
     assert truth_of(TrajectoryGroup([attempt(**written), attempt(**written)])) == truth
@@ -163,12 +148,10 @@ def test_criteria_of_another_form_are_refused(criteria):
 
 def test_members_with_different_truths_are_not_comparable():
     one, other = ({"task": Task(user="Hello", reference=reference).model_dump()} for reference in ("a", "b"))
-    with pytest.raises(JudgeError, match="not comparable"):
-        truth_of(TrajectoryGroup([attempt(**one), attempt(**other)]))
-    with pytest.raises(JudgeError, match="not comparable"):
-        truth_of(TrajectoryGroup([attempt(**one), attempt()]))
-    with pytest.raises(JudgeError, match="not comparable"):
-        truth_of(TrajectoryGroup([attempt(**one)], metadata=other))
+    groups = [TrajectoryGroup([attempt(**one), attempt(**each)]) for each in (other, {})]
+    for group in (*groups, TrajectoryGroup([attempt(**one)], metadata=other)):
+        with pytest.raises(JudgeError, match="not comparable"):
+            truth_of(group)
     with pytest.raises(JudgeError, match="not comparable") as refused:
         with_truth_of_rows(TrajectoryGroup([attempt(answer="a"), attempt(answer="b")]))
     assert "--by" in refused.value.remedy
