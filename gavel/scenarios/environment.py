@@ -112,10 +112,9 @@ def is_plain(make: EnvironmentFactory) -> bool:
 class World:
     """The environment of one episode, created by `reset`."""
 
-    def __init__(self, make: EnvironmentFactory, episode: Episode, call_seconds: float) -> None:
+    def __init__(self, make: EnvironmentFactory, episode: Episode) -> None:
         self._make = make
         self._episode = episode
-        self._seconds = call_seconds
         self.environment: Any = None
         self._is_begun = False
         self.on_loop = not is_plain(make)
@@ -166,8 +165,7 @@ class World:
             if self._attribute(method) is None:
                 continue
             try:
-                given = await self._call(method, self._episode.trajectory.reading_copy())
-                number = float(given)
+                number = found[name] = float(await self._call(method, self._episode.trajectory.reading_copy()))
             except WorldTimeoutError:
                 raise
             except (WorldError, TypeError, ValueError) as error:
@@ -176,7 +174,6 @@ class World:
             if not math.isfinite(number) or (name == SUCCESS and not 0 <= number <= 1):
                 wanted = "a finite number (success: from 0 to 1)"
                 raise OutcomeError(f"{method} of the environment gives {number}, not {wanted}")
-            found[name] = number
         return found
 
     async def close(self) -> str | None:
@@ -215,7 +212,7 @@ class World:
         try:
             arguments = self._arguments(function, positional)
             running = contain_cancellation(result_of(function, arguments, calls, must=must))
-            return await in_time(running, self._seconds, what)
+            return await in_time(running, self._episode.call_seconds, what)
         except LateError as error:
             raise WorldTimeoutError(str(error)) from error
         except (Exception, SystemExit) as error:

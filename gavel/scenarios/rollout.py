@@ -216,7 +216,7 @@ async def _play(model: ChatModel, scenario: Scenario, episode: Episode) -> list[
     """One episode of the agent loop."""
     trajectory, make = episode.trajectory, scenario.environment
     trajectory.metrics = {"turns": 0, "tool_errors": 0}
-    world = None if make is None else World(make, episode, scenario.call_seconds)
+    world = None if make is None else World(make, episode)
     try:
         try:
             await in_time(_act(model, scenario, episode, world), scenario.max_seconds, "the episode")

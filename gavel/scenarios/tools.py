@@ -197,19 +197,17 @@ class Toolbox:
         Raises `GavelError` for anything else.
         """
 
-        def part(value: Any, name: str) -> Any:
-            return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-
-        function = part(call, "function")
-        name, arguments, number = part(function, "name"), part(function, "arguments"), part(call, "id")
-        if not (isinstance(name, str) and isinstance(number, str) and isinstance(arguments, str | Mapping | None)):
-            raise GavelError(
-                f"this is no call of a tool: {call!r:.120}",
-                "Pass each of message.tool_calls: [await tools.answer(call) for call in message.tool_calls].",
-            )
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, default=dict)
-        result = await self.call(name, text, task)
-        return {"role": "tool", "tool_call_id": number, "content": result.content}
+        match call.model_dump() if isinstance(call, BaseModel) else call:
+            case {"id": str(number), "function": {"name": str(name), **rest}}:
+                given: Any = rest.get("arguments")
+                text = given if isinstance(given, str) else json.dumps(given or {}, default=dict)
+                result = await self.call(name, text, task)
+                return {"role": "tool", "tool_call_id": number, "content": result.content}
+            case _:
+                raise GavelError(
+                    f"this is no call of a tool: {call!r:.120}",
+                    "Pass each of message.tool_calls: [await tools.answer(call) for call in message.tool_calls].",
+                )
 
 
 async def result_of(
