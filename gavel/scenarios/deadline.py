@@ -16,8 +16,6 @@ _T = TypeVar("_T")
 GRACE_SECONDS = 15.0
 """Seconds that cancelled code may take to clean up."""
 _stuck: ContextVar["asyncio.Future[str] | None"] = ContextVar("stuck", default=None)
-_given_up: set["asyncio.Task[Any]"] = set()
-"""Strong references to abandoned tasks, since a loop holds weak ones."""
 
 
 class StuckError(Exception):
@@ -73,13 +71,13 @@ async def unless_stuck(work: Awaitable[_T], what: str) -> _T:
     try:
         await asyncio.wait({task, stuck}, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
-        _give_up(task)
+        task.cancel()
         await asyncio.wait({task}, timeout=GRACE_SECONDS)
         _abandon(task, what)
         raise
     if task.done():
         return task.result()
-    _give_up(task)
+    task.cancel()
     _abandon(task)
     raise StuckError(stuck.result())
 
@@ -92,7 +90,8 @@ async def end_other_tasks() -> None:
     if others:
         await asyncio.wait(others, timeout=GRACE_SECONDS)
     for task in others:
-        _abandon(task, name_of(task))
+        if not task.done():
+            _abandon(task, name_of(task))
 
 
 def name_of(code: object) -> str:
@@ -102,15 +101,10 @@ def name_of(code: object) -> str:
     return getattr(code, "__qualname__", type(code).__qualname__)
 
 
-def _give_up(task: "asyncio.Task[Any]") -> None:
-    task.cancel()
-    _given_up.add(task)
-    task.add_done_callback(_forget)
-
-
 def _abandon(task: "asyncio.Task[Any]", what: str = "") -> None:
     """Lets the loop end without the task: `asyncio.run` would wait forever for one that swallows every cancellation,
     and print that it was destroyed. Warns about `what` unless the caller reports it."""
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())  # retrieved, since nobody else does
     if not task.done():
         if what:
             _LOG.warning(
@@ -122,9 +116,3 @@ def _abandon(task: "asyncio.Task[Any]", what: str = "") -> None:
         task._log_destroy_pending = False  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         # If freed, its coroutine would be closed; one that catches that too (`except:`) would loop forever.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
-
-
-def _forget(task: "asyncio.Task[Any]") -> None:
-    _given_up.discard(task)
-    if not task.cancelled():
-        task.exception()  # its exception is retrieved here, since nobody else does
