@@ -1,7 +1,10 @@
 """Deadlines that also end user code which swallows its cancellation (`except:` in a retry loop).
 
-await unless_stuck(episode(), "the episode")      # all of it runs in one task; within it:
-await in_time(tool(), 5, "the tool")              # cancelled after 5 s; after GRACE_SECONDS more, given up
+    await unless_stuck(episode(), "the episode")
+    await in_time(tool(), 5, "the tool")
+
+The second is awaited anywhere in the first, which is one task: the tool is cancelled after 5 s, and GRACE_SECONDS later
+the whole episode is given up.
 """
 
 import asyncio
