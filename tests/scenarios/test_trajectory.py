@@ -210,15 +210,6 @@ def names(group: TrajectoryGroup) -> list[object]:
     return [trajectory.metadata["name"] for trajectory in group]
 
 
-async def test_a_pending_group_cannot_be_read() -> None:
-    group = TrajectoryGroup(act("a") for _ in range(2))
-    assert group.pending == 2
-    with pytest.raises(PendingGroupError, match="2 rollouts"):
-        len(group)
-    await group
-    assert len(group) == 2
-
-
 async def forgets_to_return() -> None:
     pass
 
@@ -227,21 +218,18 @@ async def cancels_itself() -> Trajectory:
     raise asyncio.CancelledError
 
 
-@pytest.mark.parametrize(
-    ("rollout", "told"), [(forgets_to_return, "returned NoneType"), (cancels_itself, "cancelled from within")]
-)
-async def test_a_rollout_without_a_trajectory_is_an_exception(rollout: Any, told: str) -> None:
-    group = await TrajectoryGroup([rollout(), act("b")])
-    assert names(group) == ["b"]
-    assert told in group.exceptions[0].message
-
-
-async def test_complete_members_and_tasks_may_stand_among_coroutines() -> None:
+async def test_members_may_be_complete_tasks_errors_or_coroutines_and_some_may_fail() -> None:
     task = asyncio.create_task(act("task"))
     complete = Trajectory(metadata={"name": "complete"})
-    group = await TrajectoryGroup([task, complete, ValueError("early"), act("coroutine")])
-    assert names(group) == ["task", "complete", "coroutine"]
-    assert [error.message for error in group.exceptions] == ["early"]
+    group = TrajectoryGroup([task, complete, ValueError("early"), act("last"), forgets_to_return(), cancels_itself()])
+    assert group.pending == 6
+    with pytest.raises(PendingGroupError, match="6 rollouts"):
+        len(group)
+    assert names(await group) == ["task", "complete", "last"]
+    told = [error.message for error in group.exceptions]
+    assert told[0] == "early"
+    assert "returned NoneType" in told[1]
+    assert "cancelled from within" in told[2]
 
 
 async def test_a_cancelled_group_leaves_nothing_unawaited() -> None:
