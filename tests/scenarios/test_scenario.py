@@ -123,25 +123,23 @@ def file(folder: Path, *parts: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["returns-desk", "", "os", "returns_desk.cases"])
-def test_an_unknown_name_is_answered_with_the_shipped_ones(name: str) -> None:
-    with pytest.raises(ScenarioError, match=r"there is no scenario .* shipped: .*returns_desk") as caught:
-        find_scenario(name)
-    assert caught.value.remedy
+UNKNOWN = r"there is no scenario .* shipped: .*returns_desk"
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("nowhere.py", r"there is no file .*nowhere\.py"),
-        ("nowhere.py:mine", "there is no file"),
-        ("mine.py", r"should hold one gavel\.Scenario; found: none"),
+        *((name, UNKNOWN) for name in ("returns-desk", "", "os", "returns_desk.cases")),
+        ("{}/nowhere.py", r"there is no file .*nowhere\.py"),
+        ("{}/nowhere.py:mine", "there is no file"),
+        ("{}/mine.py", r"should hold one gavel\.Scenario; found: none"),
     ],
 )
-def test_a_file_without_a_scenario_says_so(tmp_path: Path, name: str, told: str) -> None:
+def test_what_names_no_scenario_is_refused(tmp_path: Path, name: str, told: str) -> None:
     file(tmp_path, "x = 1")
-    with pytest.raises(ScenarioError, match=told):
-        find_scenario(f"{tmp_path}/{name}")
+    with pytest.raises(ScenarioError, match=told) as caught:
+        find_scenario(name.format(tmp_path))
+    assert caught.value.remedy
 
 
 def test_of_two_scenarios_one_must_be_named(tmp_path: Path) -> None:

@@ -56,9 +56,11 @@ json_values = st.recursive(
 hidden_states = st.dictionaries(st.text(), json_values, max_size=4)
 
 
-def test_the_id_of_a_task_never_changes() -> None:
+def test_the_id_of_a_task_and_the_seed_of_a_place_never_change() -> None:
     assert Task(user="hello").id == "6083580e5818"
     assert Task(user="hello", data={"b": 1, "a": [True, None]}).id == "1607cf882e6a"
+    assert seed_of(0, "train", 3, "1007", 2) == 1617203419219693553
+    assert seed_of("evaluation") == 1777858146974599569
 
 
 @untimed
@@ -67,11 +69,6 @@ def test_a_task_comes_back_from_the_metadata_of_a_stored_trajectory(user: str, d
     task = Task(user=user, data=data)
     stored = Trajectory(metadata={"task": task.model_dump(mode="json")}).to_json()
     assert Task.of(Trajectory.from_json(stored).metadata) == task
-
-
-def test_the_seed_of_a_place_never_changes() -> None:
-    assert seed_of(0, "train", 3, "1007", 2) == 1617203419219693553
-    assert seed_of("evaluation") == 1777858146974599569
 
 
 def test_tasks_are_drawn_when_they_are_asked_for_and_those_in_both_splits_to_compare():
@@ -235,25 +232,20 @@ def test_a_mixture_that_cannot_be_is_refused_with_a_remedy(scenarios: Any, weigh
     assert error.value.remedy
 
 
-def test_names_joined_by_a_plus_are_several_scenarios_and_a_file_with_one_is_not(tmp_path) -> None:
-    assert scenario_references("returns_desk+agentgym:http://127.0.0.1:1/") == [
-        "returns_desk",
-        "agentgym:http://127.0.0.1:1/",
-    ]
-    named = "agentgym:weather+http://127.0.0.1:36005"
-    assert scenario_references(named) == [named]
-    assert scenario_references(f"{named}+openenv:http://127.0.0.1:2") == [named, "openenv:http://127.0.0.1:2"]
-    file = tmp_path / "a+b.py"
-    file.write_text("")
-    assert scenario_references(str(file)) == [str(file)]
-    assert scenario_references(f"{file}:one") == [f"{file}:one"]
-
-
-def test_a_plus_in_the_path_of_an_address_is_none_between_two(tmp_path) -> None:
-    rows = tmp_path / "a+b" / "train.jsonl"
+def test_a_plus_joins_scenarios_and_is_part_of_a_path_or_a_url(tmp_path) -> None:
+    file, rows = tmp_path / "a+b.py", tmp_path / "a+b" / "train.jsonl"
     rows.parent.mkdir()
-    rows.write_text("")
-    for path in (rows, rows.with_name("not-there.jsonl"), rows.parent, f"{rows}?reward={rows.parent}/r.py:score"):
-        assert scenario_references(f"verl:{path}") == [f"verl:{path}"]
-    assert scenario_references(f"verl:{rows}?tasks=2+returns_desk") == [f"verl:{rows}?tasks=2", "returns_desk"]
-    assert scenario_references("returns_desk + one.py:a+two.py") == ["returns_desk ", " one.py:a", "two.py"]
+    for path in (file, rows):
+        path.write_text("")
+    named = "agentgym:weather+http://127.0.0.1:36005"
+    paths = (rows, rows.with_name("not-there.jsonl"), rows.parent, f"{rows}?reward={rows.parent}/r.py:score")
+    for one in (named, str(file), f"{file}:one", *(f"verl:{path}" for path in paths)):
+        assert scenario_references(one) == [one]
+    for several in (
+        ["returns_desk", "agentgym:http://127.0.0.1:1/"],
+        [named, "openenv:http://127.0.0.1:2"],
+        [f"verl:{rows}?tasks=2", "returns_desk"],
+        ["returns_desk ", " one.py:a", "two.py"],
+        ["retail/desk.py", "airline/desk.py"],
+    ):
+        assert scenario_references("+".join(several)) == several
