@@ -370,25 +370,22 @@ def test_completion_tokens_are_the_sampled_ids_of_every_history() -> None:
     assert completion_tokens(trajectory) == 7
 
 
-async def gather_with_figures(progress: bool | None, desc: str | None = "[explore]") -> None:
+async def test_a_terminal_alone_shows_progress_scores_failures_and_tokens(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def gather() -> None:
+        sampled = act(messages_and_choices=[turn(token_ids=list(range(2000)))], metrics={"solved": True})
+        group = TrajectoryGroup([sampled, fail()])
+        await gather_trajectory_groups([group], after_each=score, max_exceptions=1, pbar_desc="[explore]")
+
     async def score(group: TrajectoryGroup) -> TrajectoryGroup:
         return TrajectoryGroup([trajectory.model_copy(update={"reward": 0.25}) for trajectory in group])
 
-    sampled = act(messages_and_choices=[turn(token_ids=list(range(2000)))], metrics={"solved": True})
-    await gather_trajectory_groups(
-        [TrajectoryGroup([sampled, fail()])], after_each=score, max_exceptions=1, progress=progress, pbar_desc=desc
-    )
-
-
-async def test_nothing_is_printed_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    await gather_with_figures(None)
+    await gather()
     assert capsys.readouterr() == ("", "")
-
-
-async def test_a_terminal_shows_progress_scores_failures_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("COLUMNS", "140")
-    await gather_with_figures(None)
+    await gather()
     for part in ("[explore]", "2/2", "reward 0.25", "solved 1.00", "1 failed", "2,000 tokens"):
         assert part in terminal.getvalue()
 
