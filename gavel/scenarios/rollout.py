@@ -222,7 +222,7 @@ async def _play(model: ChatModel, scenario: Scenario, episode: Episode) -> list[
             await in_time(_act(model, scenario, episode, world), scenario.max_seconds, "the episode")
         except LateError as error:
             trajectory.status, trajectory.status_reason = "truncated", str(error)
-        if world is not None:
+        if world is not None and trajectory.status != "failed":
             trajectory.metrics |= await world.outcome()
     except GavelError as error:  # raised by the model's server, by the world, or by a server of tools
         if isinstance(error, OutcomeError):
