@@ -114,8 +114,9 @@ def check(
         for number, episode in enumerate(episodes, 1):
             for each in [episode, *others[number - 1]]:
                 _print_episode(console, number, each, scenario)
-        for name, reason in state.unseen.items():
-            say(console, f"not compared before and after: {name} ({reason})", "dim")
+        for name, reason in state.items():
+            if isinstance(reason, str):
+                say(console, f"not compared before and after: {name} ({reason})", "dim")
         for name in changed_state(state, scenario):
             say(
                 console,

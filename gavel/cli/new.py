@@ -82,7 +82,7 @@ def scenario(
     record = DraftRecord.read(folder / RECORD, mcp)
     found = run_interruptibly(survey(server))
     number = tasks + held_out
-    typer.echo(f"{server}: {counted(len(found.tools), 'tool')}. Drafting {counted(number, 'task')} with {client.name}.")
+    typer.echo(f"{server}: {counted(found.tools, 'tool')}. Drafting {counted(number, 'task')} with {client.name}.")
     if attempts:
         typer.echo(
             f"{player.model} tries each of them {counted(attempts, 'time')}: "

@@ -158,7 +158,7 @@ def _words(text: str) -> set[str]:
     return {_ENDING.sub("", word) if len(word) > 4 else word for word in words if len(word) > 3 or word == "0"}
 
 
-_MATERIAL = ("tools", "resources", "prompts", "server_says", "seen")
+_MATERIAL = ("tools", "resources", "server_says", "seen")
 """What a model is told of a server; `seen` is what an agent met that looked around."""
 _SHOWN = 200
 """Characters of an earlier task, and earlier tasks, that the model is shown."""
@@ -290,8 +290,6 @@ class Drafting:
         survey = self.survey
         material = {
             "tools": survey.described_tools,
-            "resources": survey.resources,
-            "prompts": survey.prompts,
             "server_says": survey.instructions,
             "seen": record.seen or "",
         }

@@ -14,7 +14,6 @@ Only turns that the policy sampled are `Choice`s, so only those are ever trained
 import asyncio
 import re
 from collections.abc import Sequence
-from functools import partial
 
 from openai import AsyncOpenAI, OpenAIError
 from openai.types.chat.chat_completion import ChatCompletion
@@ -84,9 +83,7 @@ class Agent:
         self.trajectory = Trajectory(agent=name)
         if system:
             self.trajectory.messages_and_choices.append({"role": "system", "content": system})
-        own_tools = EpisodeTools()
-        for tool in Toolbox(tools):
-            own_tools.add(tool.schema, partial(tool.call, episode=episode, seconds=episode.call_seconds))
+        own_tools = EpisodeTools(Toolbox(tools), episode)
         given = episode.model if model is None else model
         chat = _make_litellm_model(given, episode) if isinstance(given, str) else given
         self._conversation = Conversation(episode, chat, self.trajectory, own_tools, trained=self.is_policy)

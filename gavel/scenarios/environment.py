@@ -21,7 +21,7 @@ from types import FunctionType
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
-from gavel.base.errors import GavelError
+from gavel.base.errors import GavelError, contain_cancellation
 from gavel.base.plain_calls import is_async
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import LateError, in_time
@@ -112,10 +112,9 @@ def is_plain(make: EnvironmentFactory) -> bool:
 class World:
     """The environment of one episode, created by `reset`."""
 
-    def __init__(self, make: EnvironmentFactory, episode: Episode, call_seconds: float) -> None:
+    def __init__(self, make: EnvironmentFactory, episode: Episode) -> None:
         self._make = make
         self._episode = episode
-        self._seconds = call_seconds
         self.environment: Any = None
         self._is_begun = False
         self.on_loop = not is_plain(make)
@@ -166,8 +165,7 @@ class World:
             if self._attribute(method) is None:
                 continue
             try:
-                given = await self._call(method, self._episode.trajectory.reading_copy())
-                number = float(given)
+                number = found[name] = float(await self._call(method, self._episode.trajectory.reading_copy()))
             except WorldTimeoutError:
                 raise
             except (WorldError, TypeError, ValueError) as error:
@@ -176,7 +174,6 @@ class World:
             if not math.isfinite(number) or (name == SUCCESS and not 0 <= number <= 1):
                 wanted = "a finite number (success: from 0 to 1)"
                 raise OutcomeError(f"{method} of the environment gives {number}, not {wanted}")
-            found[name] = number
         return found
 
     async def close(self) -> str | None:
@@ -214,7 +211,8 @@ class World:
         calls = None if self.on_loop else self._episode.plain_calls
         try:
             arguments = self._arguments(function, positional)
-            return await in_time(result_of(function, arguments, what, calls, must=must), self._seconds, what)
+            running = contain_cancellation(result_of(function, arguments, calls, must=must))
+            return await in_time(running, self._episode.call_seconds, what)
         except LateError as error:
             raise WorldTimeoutError(str(error)) from error
         except (Exception, SystemExit) as error:

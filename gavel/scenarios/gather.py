@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gavel.base.errors import GavelError, contain_cancellation
 from gavel.base.text import counted
-from gavel.scenarios.deadline import LateError, in_time, name_of, unless_stuck, watched
+from gavel.scenarios.deadline import LateError, in_time, name_of, unless_stuck
 from gavel.scenarios.group import GroupError, TrajectoryGroup, discard, member_runner, run_member, unscored
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 
@@ -37,8 +37,6 @@ class GroupTally:
     members: int = 0
     certain: bool = False
     """Whether `members` is final; False while a coroutine may still add rollouts to its group."""
-    started: int = 0
-    """Members passed to the runner: waiting, running or done."""
     done: int = 0
     failed: int = 0
     completion_tokens: int = 0
@@ -159,9 +157,8 @@ async def gather_trajectory_groups(
     `TrajectoryGroup`, are beyond its reach; so are groups that a rollout runs within itself. A gather within a group
     counts toward both. `rollout_seconds`: a rollout that runs longer is cancelled and counts as one that raised
     `TimeoutError`, and so does an `after_each` (None = no limit). Code that swallows its cancellation is left to itself
-    a few seconds later. Time during which another rollout blocks the event loop does not count; a warning names that
-    rollout. `progress`: None = a line on stderr if that is a free terminal. `max_metrics`: how many metric means it
-    shows.
+    a few seconds later. `progress`: None = a line on stderr if that is a free terminal. `max_metrics`: how many metric
+    means it shows.
 
     `finished`: a list of the caller's that receives the result; if the gather is cancelled (`asyncio.wait_for`, Ctrl-C)
     or has more failures than `max_exceptions`, it receives the part that had finished. A group that `after_each` had
@@ -197,13 +194,15 @@ async def gather_trajectory_groups(
             source.discard_pending() if isinstance(source, TrajectoryGroup) else discard(source)
 
 
-async def gather_group(group: TrajectoryGroup, after_each: AfterEach, tally: GroupTally) -> TrajectoryGroup:
+async def gather_group(
+    group: TrajectoryGroup, after_each: AfterEach, tally: GroupTally | None = None
+) -> TrajectoryGroup:
     """Runs one group and `after_each` on it, with its progress in `tally`, for a caller with its own display.
 
     Every failure stays in the group's `exceptions`. Raises `ValueError` unless `after_each` gives one group.
     """
     try:
-        (finished,) = await _Gathering([group], [tally], after_each, math.inf).run()
+        (finished,) = await _Gathering([group], [tally or GroupTally()], after_each, math.inf).run()
     finally:
         group.discard_pending()
     return finished
@@ -310,7 +309,7 @@ class _Gathering:
         member_runner.set(partial(self._run_member, tally))
         old_exceptions = len(source.exceptions) if isinstance(source, TrajectoryGroup) else 0
         try:
-            group = await watched(contain_cancellation(_complete(source)), name_of(source))
+            group = await contain_cancellation(_complete(source))
         except Exception as error:
             self.first = self.first or error
             failed = TrajectoryGroup(exceptions=[error])
@@ -332,8 +331,7 @@ class _Gathering:
         return scored
 
     async def _run_member(self, tally: GroupTally, member: Awaitable[Trajectory]) -> Trajectory:
-        tally.started += 1
-        tally.members = max(tally.members, tally.started)
+        tally.members += not tally.certain
         async with self.slots:
             # A group that a rollout runs within itself must not wait for a slot: the rollout holds one.
             member_runner.set(run_member)
@@ -351,7 +349,7 @@ class _Gathering:
     async def _in_time(self, running: Awaitable[T], name: str, what: str) -> T:
         """`name`: of the code that runs. `what`: what it is to the caller."""
         try:
-            return await unless_stuck(in_time(running, self.rollout_seconds, what), name)
+            return await unless_stuck(in_time(contain_cancellation(running), self.rollout_seconds, what), name)
         except LateError as error:
             raise TimeoutError(str(error)) from None
 
@@ -386,17 +384,14 @@ class _Gathering:
     def _error(self) -> GatherError:
         first = RolloutError.of(self.first) if isinstance(self.first, Exception) else self.first
         assert first is not None
-        failed = sum(tally.failed for tally in self.tallies) - self.unscored
-        members = sum(tally.members for tally in self.tallies)
-        rollouts = f"{failed} of {members} rollouts failed" if failed else ""
-        scoring = f"after_each failed for {counted(self.unscored, 'group')}" if self.unscored else ""
-        bearing = " Or bear some failures: max_exceptions=0.1 bears one rollout in ten."
-        return GatherError(
-            f"{' and '.join(filter(None, (rollouts, scoring)))}, more than max_exceptions={self.max_exceptions}. "
-            f"First: {first.type}: {first.message}",
-            "Mend what raised it: the error's `__cause__` has its traceback."
-            + (bearing if failed and not self.max_exceptions else ""),
-        )
+        failed, members = (sum(getattr(tally, name) for tally in self.tallies) for name in ("failed", "members"))
+        what = [f"{failed - self.unscored} of {members} rollouts failed"] if failed > self.unscored else []
+        what += [f"after_each failed for {counted(self.unscored, 'group')}"] if self.unscored else []
+        remedy = "Mend what raised it: the error's `__cause__` has its traceback."
+        if failed > self.unscored and not self.max_exceptions:
+            remedy += " Or bear some failures: max_exceptions=0.1 bears one rollout in ten."
+        told = f"{' and '.join(what)}, more than max_exceptions={self.max_exceptions}. "
+        return GatherError(f"{told}First: {first.type}: {first.message}", remedy)
 
 
 async def _complete(source: Awaitable[object]) -> TrajectoryGroup:

@@ -7,7 +7,6 @@ are run concurrently and bounded; a failure affects one member only.
 
 import asyncio
 import inspect
-import json
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy, deepcopy
@@ -240,7 +239,7 @@ RECORD_VERSION = 1
 
 
 class RecordVersionError(GavelError):
-    """A record was written by a later version of Gavel, or has no version."""
+    """A record was written by a later version of Gavel."""
 
 
 def to_line(group: TrajectoryGroup) -> str:
@@ -250,16 +249,11 @@ def to_line(group: TrajectoryGroup) -> str:
 
 def check_version(row: dict[str, Any]) -> None:
     """Raises `RecordVersionError` when this version of Gavel cannot read the row."""
-    version = row.get("format_version", 1)
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+    version = row.get("format_version", RECORD_VERSION)
+    if version is True or version != RECORD_VERSION:
         raise RecordVersionError(
-            f"its format_version is {json.dumps(version, default=str)}, which is no version number",
-            f"Restore the file, or set the field to {RECORD_VERSION}, which is what this Gavel writes.",
-        )
-    if version > RECORD_VERSION:
-        raise RecordVersionError(
-            f"it has format_version {version!r}; this version of Gavel reads up to {RECORD_VERSION}",
-            "Upgrade Gavel: pip install --upgrade gavel-rl",
+            f"it has format_version {version!r:.80}; this version of Gavel reads {RECORD_VERSION}",
+            "Restore the file, or upgrade Gavel: pip install --upgrade gavel-rl",
         )
 
 

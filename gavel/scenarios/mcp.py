@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import install_line
-from gavel.llm.types import Message
 
 if TYPE_CHECKING:
     from gavel.scenarios.mcp_session import McpSession
@@ -50,11 +49,11 @@ class McpServer:
     async def session(self) -> "AsyncGenerator[McpSession]":
         """A session of one episode. Raises `McpError` if it cannot start, or the extra `mcp` is not installed."""
         try:
-            from gavel.scenarios.mcp_session import McpSession
+            from gavel.scenarios.mcp_session import open_session
         except ModuleNotFoundError as error:
-            raise without_package() from error
+            raise McpError("gavel.mcp needs the package mcp, which is not installed.", install_line("mcp")) from error
 
-        async with McpSession(self) as session:
+        async with open_session(self) as session:
             yield session
 
 
@@ -102,39 +101,24 @@ def mcp(
     )
 
 
-def without_package() -> McpError:
-    return McpError("gavel.mcp needs the package mcp, which is not installed.", install_line("mcp"))
-
-
 _LONGEST = 30_000
-"""Max characters of each part."""
-_OF_A_CLIENT = ("list_resources", "read_resource", "list_prompts", "get_prompt")
+"""Max characters of each part of a survey."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpSurvey:
-    """The tools, resources and prompts of a server."""
+    """What a server says of itself."""
 
-    tools: list[Message]
-    """The tools, as a model is shown them."""
+    tools: int
+    described_tools: str
+    """The tools as JSON, as a model is shown them."""
     instructions: str
-    """The server's instructions for its use."""
-    resources: str
-    prompts: str
-
-    @property
-    def described_tools(self) -> str:
-        return json.dumps([tool["function"] for tool in self.tools], indent=1, ensure_ascii=False)[:_LONGEST]
+    """For the use of the server."""
 
 
 async def survey(server: McpServer) -> McpSurvey:
-    """Lists what the server offers. Raises `McpError` if it cannot be reached, or has nothing for an agent to use."""
+    """Lists what the server offers. Raises `McpError` if it cannot be reached, or has no tools."""
     async with server.session() as session:
-        names = {schema["function"]["name"] for schema in session.schemas}
-        listed = {"list_resources": "", "list_prompts": ""}
-        for name in listed.keys() & names:
-            result = await session.call(name, "{}")
-            listed[name] = "" if result.error else result.content[:_LONGEST]
-    if not names - {*_OF_A_CLIENT} and not listed["list_resources"]:
-        raise McpError(f"the MCP server {server} has neither tools nor resources.", "Try it by hand, or name another.")
-    return McpSurvey(session.schemas, (session.instructions or "")[:_LONGEST], *listed.values())
+        functions = [schema["function"] for schema in session.schemas]
+    described = json.dumps(functions, indent=1, ensure_ascii=False)[:_LONGEST]
+    return McpSurvey(len(functions), described, (session.instructions or "")[:_LONGEST])

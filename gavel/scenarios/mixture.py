@@ -142,12 +142,9 @@ def scenario_references(reference: str) -> list[str]:
 def _is_between(before: str, after: str) -> bool:
     if not _REFERENCE.fullmatch(before) or not _REFERENCE.fullmatch(after):
         return False
-    if "?" in before:  # an option's path, such as reward=…/a+b/reward.py:score
-        path = after.partition(":")[0]
-        return "/" not in path or Path(path).is_file()
-    address = f"{before}{SEPARATOR}{after}".partition("?")[0]
-    paths = [address, address.partition(":")[2], address.rpartition(":")[0]]
-    return not any(path and Path(path).exists() for path in paths)
+    end = re.split("[?=:]", after)[0]
+    path = Path(re.split("[?=:]", before)[-1] + SEPARATOR + end)  # in which the + would stand
+    return not (path.exists() or ("/" in end and path.parent.exists()))
 
 
 def read_weights(weights: Mapping[str, float]) -> dict[str, Weight]:

@@ -9,23 +9,21 @@ with the episode.
 import asyncio
 import inspect
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 from openai.types.chat.chat_completion import Choice
 
-from gavel.base.errors import GavelError
+from gavel.base.errors import GavelError, contain_cancellation
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
-from gavel.scenarios.deadline import Deadline, LateError, StuckError, in_time, name_of, unless_stuck
+from gavel.scenarios.deadline import LateError, StuckError, in_time, name_of, unless_stuck
 from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, ToolWorld, World
 from gavel.scenarios.episode import Episode, NoTurnError
-from gavel.scenarios.mcp import McpServer
 from gavel.scenarios.scenario import OwnRollout, Scenario
-from gavel.scenarios.simulated_user import Person
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import (
     Toolbox,
@@ -38,7 +36,7 @@ from gavel.scenarios.tools import (
 )
 from gavel.scenarios.trajectory import Trajectory, to_messages
 
-CHARACTERS_PER_TOKEN = 4
+_CHARACTERS_PER_TOKEN = 4
 """Approximate characters per token, for a conversation whose tokens the server does not count."""
 
 
@@ -60,11 +58,18 @@ async def rollout(
     the same policy. `fields` are added to each request's body. A scenario's own rollout replaces the loop; if it
     returns one trajectory per agent, the first is returned, and the others are appended to `others`.
     """
-    episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens, model=model, fields=fields or {})
-    episode.call_seconds = scenario.call_seconds
+    episode = Episode(
+        task,
+        seed=seed,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        model=model,
+        fields=fields or {},
+        call_seconds=scenario.call_seconds,
+    )
     episode.trajectory.metadata = {"scenario": scenario.name, "task": task.model_dump(mode="json")}
     if scenario.rollout is None:
-        work, what = _Play(model, scenario, episode).play(), "an episode"
+        work, what = _play(model, scenario, episode), "an episode"
     else:
         work, what = _play_own_rollout(scenario.rollout, scenario, episode), name_of(scenario.rollout)
     try:
@@ -97,11 +102,13 @@ async def _run_contained(
 class EpisodeTools:
     """The tools of an agent. `schemas`: as it is shown them."""
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, functions: Toolbox, episode: Episode, most: int | None = None) -> None:
         """`most`: max characters shown of a result (None: all)."""
         self.schemas: list[Message] = []
         self._most = most
         self._calls: dict[str, Callable[[str], Awaitable[ToolResult]]] = {}
+        for tool in functions:
+            self.add(tool.schema, partial(tool.call, episode=episode, seconds=episode.call_seconds))
 
     async def call(self, name: str, arguments: str) -> ToolResult:
         """Runs a tool with arguments as the agent wrote them. Raises `McpError` if its server is lost."""
@@ -114,6 +121,7 @@ class EpisodeTools:
         return replace(result, content=f"{result.content[: self._most]}\n… {left_out}")
 
     def add(self, schema: Message, call: Callable[[str], Awaitable[ToolResult]]) -> None:
+        """Raises `ToolDefinitionError` for two tools of one name."""
         name = schema["function"]["name"]
         if name in self._calls:
             raise ToolDefinitionError(
@@ -123,44 +131,20 @@ class EpisodeTools:
         self._calls[name] = call
         self.schemas.append(schema)
 
-
-@asynccontextmanager
-async def episode_tools(
-    toolbox: Toolbox,
-    servers: Sequence[McpServer],
-    world: World | None,
-    episode: Episode,
-    seconds: float,
-    most_characters: int | None = None,
-) -> AsyncGenerator[EpisodeTools]:
-    """The tools of an episode whose world exists. A call longer than `seconds` is a tool error, and `most_characters`
-    of a result are shown.
-
-    Raises `McpError` for a server without a session, `ToolDefinitionError` for two tools of one name.
-    """
-    tools = EpisodeTools(most_characters)
-    for tool in toolbox:
-        tools.add(tool.schema, partial(tool.call, episode=episode, seconds=seconds))
-    if world is not None:
+    def add_world(self, world: World, episode: Episode) -> None:
+        """Adds the tools of a world that has been reset."""
+        environment, seconds = world.environment, episode.call_seconds
         for tool in world.tools:
-            call = partial(
-                tool.call, episode=episode, environment=world.environment, on_loop=world.on_loop, seconds=seconds
-            )
-            tools.add(tool.schema, call)
+            about = {"environment": environment, "on_loop": world.on_loop, "seconds": seconds}
+            self.add(tool.schema, partial(tool.call, episode=episode, **about))
         for schema in world.schemas:
-            tools.add(schema, partial(_within, world.environment, schema["function"]["name"], seconds))
-    async with AsyncExitStack() as sessions:
-        for server in servers:
-            session = await sessions.enter_async_context(server.session())
-            for schema in session.schemas:
-                tools.add(schema, partial(session.call, schema["function"]["name"]))
-        yield tools
+            self.add(schema, partial(_call_world, environment, schema["function"]["name"], seconds))
 
 
-async def _within(world: ToolWorld, name: str, seconds: float, arguments: str) -> ToolResult:
+async def _call_world(world: ToolWorld, name: str, seconds: float | None, arguments: str) -> ToolResult:
     """The answer of a world's tool; a tool error if that takes longer than `seconds`, or raises."""
     try:
-        return await in_time(world.call(name, arguments), seconds, f"the tool {name}")
+        return await in_time(contain_cancellation(world.call(name, arguments)), seconds, f"the tool {name}")
     except GavelError:
         raise
     except (Exception, SystemExit) as error:
@@ -228,93 +212,73 @@ class Conversation:
         self._trajectory.status, self._trajectory.status_reason = "truncated", reason
 
 
-class _Play:
+async def _play(model: ChatModel, scenario: Scenario, episode: Episode) -> list[Trajectory]:
     """One episode of the agent loop."""
-
-    def __init__(self, model: ChatModel, scenario: Scenario, episode: Episode) -> None:
-        self._model = model
-        self._scenario = scenario
-        self._episode = episode
-        self._trajectory = episode.trajectory
-        self._trajectory.metrics = {"turns": 0, "tool_errors": 0}
-        make = scenario.environment
-        self._world = None if make is None else World(make, episode, scenario.call_seconds)
-        self._person: Person | None = None
-
-    async def play(self) -> list[Trajectory]:
-        trajectory, world = self._trajectory, self._world
-        limit = Deadline(self._scenario.max_seconds, "the episode")
+    trajectory, make = episode.trajectory, scenario.environment
+    trajectory.metrics = {"turns": 0, "tool_errors": 0}
+    world = None if make is None else World(make, episode)
+    try:
         try:
-            try:
-                async with limit:
-                    await self._act()
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                trajectory.status = "truncated"
-                trajectory.status_reason = f"the episode took longer than {self._scenario.max_seconds:g} s"
-            if world is not None and trajectory.status != "failed":
-                trajectory.metrics |= await world.outcome()
-        except GavelError as error:  # raised by the model's server, by the world, or by a server of tools
-            if isinstance(error, OutcomeError):
-                trajectory.metrics[NO_OUTCOME] = True
-            trajectory.status, trajectory.status_reason = "failed", error.message
-        finally:
-            if world is not None and (problem := await world.close()) is not None:
-                trajectory.log(f"the environment was not closed: {problem}")
-        return [trajectory]
+            await in_time(_act(model, scenario, episode, world), scenario.max_seconds, "the episode")
+        except LateError as error:
+            trajectory.status, trajectory.status_reason = "truncated", str(error)
+        if world is not None and trajectory.status != "failed":
+            trajectory.metrics |= await world.outcome()
+    except GavelError as error:  # raised by the model's server, by the world, or by a server of tools
+        if isinstance(error, OutcomeError):
+            trajectory.metrics[NO_OUTCOME] = True
+        trajectory.status, trajectory.status_reason = "failed", error.message
+    finally:
+        if world is not None and (problem := await world.close()) is not None:
+            trajectory.log(f"the environment was not closed: {problem}")
+    return [trajectory]
 
-    async def _act(self) -> None:
-        """Plays from the first message to the last."""
-        scenario, trajectory, seed = self._scenario, self._trajectory, self._episode.seed
-        trajectory.messages_and_choices = [*await self._open()]
-        limits, most = scenario.call_seconds, scenario.max_tool_characters
-        async with episode_tools(scenario.toolbox, scenario.servers, self._world, self._episode, limits, most) as tools:
-            conversation, steps = Conversation(self._episode, self._model, trajectory, tools), 0
-            for _ in range(scenario.max_turns):
-                choice = await conversation.take_turn(seed)
-                if choice is None or choice.finish_reason == "length":
-                    return
-                tokens, most_tokens = conversation.tokens, scenario.max_tokens
-                if not tokens and most_tokens is not None:  # some servers report no counts
-                    tokens = len(json.dumps(trajectory.messages(), ensure_ascii=False)) // CHARACTERS_PER_TOKEN
-                if calls := choice.message.tool_calls:
-                    steps += len(calls)
-                    over = await conversation.answer_calls(choice)
-                else:
-                    steps += 1
-                    over = await self._hear(choice.message.content or "")
-                if over:
-                    return
-                if scenario.max_steps is not None and steps >= scenario.max_steps:
-                    return conversation.truncate(f"{scenario.max_steps} steps of the world were used up")
-                if most_tokens is not None and tokens >= most_tokens:
-                    return conversation.truncate(
-                        f"the conversation has {tokens:,} tokens, at most {most_tokens:,} are allowed"
-                    )
-            conversation.truncate(f"{scenario.max_turns} turns were used up")
 
-    async def _open(self) -> list[Message]:
-        """The first messages; the world and the person exist from now on."""
-        observation = None if self._world is None else await self._world.reset()
-        words = self._episode.task.user
-        if self._scenario.user is not None:
-            self._person = self._scenario.user.meet(self._episode)
-            words = words or await self._person.open()
-        system = [{"role": "system", "content": self._scenario.system}] if self._scenario.system else []
-        return [*system, {"role": "user", "content": "\n\n".join(filter(None, (words, observation)))}]
-
-    async def _hear(self, words: str) -> bool:
-        """Lets the person or the world answer words, if one does; returns whether the episode is over."""
-        if self._person is not None:
-            observation, over = await self._person.observe(words)
-        elif self._world is not None and self._world.observes:
-            observation, over = await self._world.observe(words)
-        else:
-            return True
-        if observation is not None:
-            self._trajectory.messages_and_choices.append({"role": "user", "content": observation})
-        return over
+async def _act(model: ChatModel, scenario: Scenario, episode: Episode, world: World | None) -> None:
+    """Plays from the first message to the last."""
+    observation = None if world is None else await world.reset()
+    person = None if scenario.user is None else scenario.user.meet(episode)
+    words = episode.task.user or (await person.open() if person else "")
+    system = [{"role": "system", "content": scenario.system}] if scenario.system else []
+    opening = {"role": "user", "content": "\n\n".join(filter(None, (words, observation)))}
+    episode.trajectory.messages_and_choices = [*system, opening]
+    responder = person or (world if world is not None and world.observes else None)
+    tools = EpisodeTools(scenario.toolbox, episode, scenario.max_tool_characters)
+    if world is not None:
+        tools.add_world(world, episode)
+    async with AsyncExitStack() as sessions:
+        for server in scenario.servers:
+            session = await sessions.enter_async_context(server.session())
+            for schema in session.schemas:
+                tools.add(schema, partial(session.call, schema["function"]["name"]))
+        conversation, steps = Conversation(episode, model, episode.trajectory, tools), 0
+        for _ in range(scenario.max_turns):
+            choice = await conversation.take_turn(episode.seed)
+            if choice is None or choice.finish_reason == "length":
+                return
+            tokens, most_tokens = conversation.tokens, scenario.max_tokens
+            if not tokens and most_tokens is not None:  # some servers report no counts
+                conversed = json.dumps(episode.trajectory.messages(), ensure_ascii=False)
+                tokens = len(conversed) // _CHARACTERS_PER_TOKEN
+            if calls := choice.message.tool_calls:
+                steps += len(calls)
+                over = await conversation.answer_calls(choice)
+            elif responder is None:
+                return
+            else:
+                steps += 1
+                observation, over = await responder.observe(choice.message.content or "")
+                if observation is not None:
+                    episode.trajectory.messages_and_choices.append({"role": "user", "content": observation})
+            if over:
+                return
+            if scenario.max_steps is not None and steps >= scenario.max_steps:
+                return conversation.truncate(f"{scenario.max_steps} steps of the world were used up")
+            if most_tokens is not None and tokens >= most_tokens:
+                return conversation.truncate(
+                    f"the conversation has {tokens:,} tokens, at most {most_tokens:,} are allowed"
+                )
+        conversation.truncate(f"{scenario.max_turns} turns were used up")
 
 
 async def _play_own_rollout(play: OwnRollout, scenario: Scenario, episode: Episode) -> list[Trajectory]:
@@ -324,7 +288,7 @@ async def _play_own_rollout(play: OwnRollout, scenario: Scenario, episode: Episo
         work: object = play(**arguments_for(play, (episode.model, episode.task), known))
         if not inspect.isawaitable(work):
             raise TypeError("a rollout must be asynchronous: begin it with `async def`")
-        trajectories = _check_returned(await in_time(work, scenario.max_seconds, "the rollout"))
+        trajectories = _check_returned(await in_time(contain_cancellation(work), scenario.max_seconds, "the rollout"))
     except (Exception, SystemExit) as error:
         failed = episode.trajectory
         failed.status_reason = str(error) if isinstance(error, LateError) else described(error)

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import importlib
 import importlib.util
-import inspect
 import math
 import pkgutil
 import random
@@ -21,7 +20,6 @@ import shlex
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, cast
@@ -243,8 +241,8 @@ def module_from_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    if not any(isinstance(finder, OwnImports) and finder.folder == file.parent for finder in sys.meta_path):
-        sys.meta_path.insert(0, OwnImports(file.parent))
+    if sys.path[:1] != [str(file.parent)]:
+        sys.path.insert(0, str(file.parent))  # as `python file.py` does
     try:
         spec.loader.exec_module(module)
     except GavelError:
@@ -257,33 +255,6 @@ def module_from_file(path: Path) -> ModuleType:
             f"Mend it; `python {shlex.quote(str(path))}` shows the whole traceback.",
         ) from error
     return module
-
-
-class OwnImports:
-    """An import finder for the modules of one folder, for imports by code in that folder, at any time.
-
-    A library that imports `prompts` or `datasets` gets its own, even if the scenario's folder has such a file.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if path is not None:  # a part of a package
-            return None
-        importing = inspect.currentframe()
-        while importing and f"{importing.f_globals.get('__name__')}.".startswith(_MACHINERY):
-            importing = importing.f_back
-        file = Path(importing.f_code.co_filename if importing else "")
-        # A virtual environment in the folder does not belong to it.
-        is_ours = file.is_relative_to(self.folder) and not _INSTALLED & set(file.parts)
-        return PathFinder.find_spec(fullname, [str(self.folder)]) if is_ours else None
-
-
-_INSTALLED = {"site-packages", "dist-packages"}
-_MACHINERY = ("importlib.", "_frozen_importlib", f"{__name__}.")
 
 
 def _from_file(path: Path, variable: str) -> Scenario:

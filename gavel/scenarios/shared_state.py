@@ -1,13 +1,12 @@
 """Detects state shared between episodes: variables outside an environment that a scenario's tools reach and change.
 
-    before = shared_state(scenario)
-    before.unseen                                # {"DATABASE of returns.py": "TypeError: cannot pickle …"}
-    …                                            # episodes are played
-    changed_state(before, scenario)              # ["ORDERS of returns.py"]
+    before = shared_state(scenario)      # {"ORDERS of returns.py": b"…", "DATABASE of returns.py": "TypeError: …"}
+    …                                    # episodes are played
+    changed_state(before, scenario)      # ["ORDERS of returns.py"]
 
 It inspects the global variables that the code of a tool or an environment's method names, directly or through the
 user's functions and modules; its closure, its defaults, a bound method's object, and the attributes of an environment's
-class. Values that cannot be pickled cannot be compared, and are reported with the reason.
+class.
 """
 
 import inspect
@@ -16,7 +15,6 @@ import sysconfig
 from abc import ABC
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -25,89 +23,70 @@ from typing import Any, cast
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.tools import described
 
-_CODE = (type, ModuleType, FunctionType, MethodType, staticmethod, classmethod, property)
+_CODE = (type, staticmethod, classmethod, property)
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-
-
-@dataclass(frozen=True, slots=True)
-class SharedState:
-    """The variables that a scenario's episodes share, by readable names."""
-
-    fingerprints: dict[str, bytes | None] = field(default_factory=dict[str, bytes | None])
-    """None for a variable that cannot be compared."""
-    unseen: dict[str, str] = field(default_factory=dict[str, str])
-    """Reason why a variable cannot be compared."""
+SharedState = dict[str, bytes | str]
+"""A fingerprint of each variable by its readable name, or the reason why it cannot be compared."""
 
 
 def shared_state(scenario: Scenario) -> SharedState:
-    """Fingerprints of the variables now."""
-    found = SharedState()
+    """The variables that the scenario's episodes share, now."""
+    found: SharedState = {}
     for name, value in _find_variables(scenario):
         try:
-            found.fingerprints[name] = pickle.dumps(value)
+            found[name] = pickle.dumps(value)
         except Exception as error:  # user-defined pickling may raise anything
-            found.fingerprints[name], found.unseen[name] = None, described(error)
+            found[name] = described(error)
     return found
 
 
 def changed_state(before: SharedState, scenario: Scenario) -> list[str]:
     """Names of the variables that changed, appeared, vanished, or became incomparable since."""
-    old, new = before.fingerprints, shared_state(scenario).fingerprints
-    return sorted(name for name in old.keys() | new.keys() if old.get(name, "none") != new.get(name, "none"))
+    now = shared_state(scenario)
+    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
 def _find_variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:
     for tool in scenario.toolbox:
-        yield from _find_reached(tool.function, set())
+        yield from _reach("", tool.function, set(), set())
     make: Any = scenario.environment
-    if isinstance(make, partial):
-        make = cast("partial[Any]", make).func
-    if not isinstance(make, type):
-        yield from _find_reached(make, set())
-        return
-    for kind in make.__mro__:
-        attributes: dict[str, Any] = {} if kind is object else dict(vars(kind))
-        for name, value in attributes.items():
+    make = cast("partial[Any]", make).func if isinstance(make, partial) else make
+    if callable(make) and not isinstance(make, type):
+        yield from _reach("", make, set(), set())
+    for kind in make.__mro__[:-1] if isinstance(make, type) else ():
+        for name, value in vars(kind).items():
             function: Any = getattr(value, "__func__", value)  # the function of a static or a class method
-            if isinstance(function, FunctionType):
-                yield from _find_reached(function, set())
-            elif not (name.startswith("__") or name in vars(ABC) or isinstance(value, _CODE)):
-                yield f"{name} of the class {kind.__name__}", value
+            if isinstance(function, FunctionType) or not (name.startswith("__") or name in vars(ABC)):
+                yield from _reach(f"{name} of the class {kind.__name__}", function, set(), set())
 
 
-def _find_reached(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """The variables that a function reads and that outlive its call, with their names."""
-    if isinstance(function, MethodType):
-        yield f"{type(function.__self__).__name__} that {function.__name__} belongs to", function.__self__
-        function = function.__func__
-    function = inspect.unwrap(function) if callable(function) else None
-    if not isinstance(function, FunctionType) or id(function) in seen:
+def _reach(label: str, value: Any, names: set[str], seen: set[Any]) -> Iterator[tuple[str, Any]]:
+    """The variable, or those that a function or a module gives to code with these `names`."""
+    if isinstance(value, MethodType):
+        yield f"{type(value.__self__).__name__} that {value.__name__} belongs to", value.__self__
+    value = inspect.unwrap(getattr(value, "__func__", value)) if callable(value) else value
+    if isinstance(value, FunctionType):
+        code, names, file = value.__code__, {*_names(value.__code__)}, value.__code__.co_filename
+        inner = {name: value.__globals__[name] for name in names & value.__globals__.keys()}
+        for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
+            with suppress(ValueError):  # not assigned yet
+                inner[name] = cell.cell_contents
+        if value.__defaults__ or value.__kwdefaults__:
+            inner[f"defaults of {value.__name__}"] = (value.__defaults__, value.__kwdefaults__)
+    elif isinstance(value, ModuleType):
+        file = getattr(value, "__file__", None) or _INSTALLED[0]  # a built-in module has none
+        inner = {name: vars(value)[name] for name in names & vars(value).keys()}
+    else:
+        if not isinstance(value, _CODE):
+            yield label, value
         return
-    seen.add(id(function))
-    names = {*_names(function.__code__)}
-    variables = {name: function.__globals__[name] for name in names & function.__globals__.keys()}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # not assigned yet
-            variables[name] = cell.cell_contents
-    yield from _follow(variables, names, function.__code__.co_filename, seen)
-    if function.__defaults__ or function.__kwdefaults__:
-        yield f"defaults of {function.__name__}", (function.__defaults__, function.__kwdefaults__)
-
-
-def _follow(variables: dict[str, Any], names: set[str], file: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """The variables that hold values, and those reached from own functions and modules among them."""
-    for name, value in variables.items():
-        if isinstance(value, FunctionType):
-            if not value.__code__.co_filename.startswith(_INSTALLED):
-                yield from _find_reached(value, seen)
-        elif isinstance(value, ModuleType):
-            inner, place = vars(value), vars(value).get("__file__")  # a built-in module has none
-            if id(value) not in seen and place and not place.startswith(_INSTALLED):
-                yield from _follow(
-                    {each: inner[each] for each in names & inner.keys()}, names, place, seen | {id(value)}
-                )
-        elif not isinstance(value, _CODE):
-            yield f"{name} of {Path(file).name}", value
+    key = id(value), frozenset(names)
+    if key in seen or (seen and file.startswith(_INSTALLED)):
+        return
+    seen.add(key)
+    for name, each in inner.items():
+        label = name if name.startswith("defaults of ") else f"{name} of {Path(file).name}"
+        yield from _reach(label, each, names, seen)
 
 
 def _names(code: CodeType) -> Iterator[str]:

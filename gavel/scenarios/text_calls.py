@@ -175,41 +175,21 @@ def _known(name: str, tools: Mapping[str, Any]) -> str | None:
 def _parse_plain_call(name: str, value: str, parameters: Mapping[str, Any]) -> Turn:
     """A name with its values in order, as words; a single argument takes them all.
 
-    Some clients take the punctuation out of an action, so JSON arrives as `lookuporder orderid 1001`: where the words
-    begin with an argument's name, each argument's name stands before its value.
+    Some clients take the punctuation out of an action, so JSON arrives as `lookuporder orderid 1001`: words that begin
+    with an argument's name are refused.
     """
     properties: dict[str, Any] = parameters.get("properties") or {}
     order: list[str] = parameters.get("required") or list(properties)
     if not value:
         return [TextCall(name, "{}")]
-    given = _split_named_values(value, properties)
-    if given is None:
-        values = [value] if len(order) == 1 else value.split()
-        if len(values) != len(order):
-            plain = f"{name} {' '.join(each.upper() for each in order)}"
-            return Unreadable(
-                f"{name} needs {', '.join(order) or 'no arguments'}: write them as JSON, or as `{plain}`."
-            )
-        given = dict(zip(order, values, strict=True))
-    typed = {each: _of_type(text, properties.get(each)) for each, text in given.items()}
+    plain, words = f"`Action: {' '.join([name, *map(str.upper, order)])}`", value.split()
+    if len(words) > 1 and words[0] in {*properties, *map(_letters, properties)}:
+        return Unreadable(f"The arguments of {name} arrived without their punctuation: write their values, {plain}.")
+    values = [value] if len(order) == 1 else words
+    if len(values) != len(order):
+        return Unreadable(f"{name} needs {', '.join(order) or 'no arguments'}: write them as JSON, or as {plain}.")
+    typed = {each: _of_type(text, properties.get(each)) for each, text in zip(order, values, strict=True)}
     return [TextCall(name, json.dumps(typed, ensure_ascii=False))]
-
-
-def _split_named_values(value: str, properties: Mapping[str, Any]) -> dict[str, str] | None:
-    """The words after each argument's name; None if the first is no name, and if a name is repeated."""
-    names = {_letters(each): each for each in properties}
-    given: dict[str, list[str]] = {}
-    for word in value.split():
-        name = names.get(word) or (word if word in properties else None)
-        if (name is None and not given) or name in given:
-            return None
-        if name is not None:
-            if given and (before := given[next(reversed(given))]):
-                before[-1] = before[-1].removesuffix(",")  # punctuation of the JSON object
-            given[name] = []
-        else:
-            given[next(reversed(given))].append(word)
-    return {name: " ".join(words) for name, words in given.items()} if all(given.values()) else None
 
 
 def _letters(name: str) -> str:

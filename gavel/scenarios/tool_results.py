@@ -9,19 +9,16 @@ No library is imported for it.
 """
 
 import dataclasses
-import inspect
 import json
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from datetime import date
 from decimal import Decimal
 from enum import Enum
 from itertools import islice
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, cast, get_args
 
-from pydantic import BaseModel, TypeAdapter
-from pydantic.errors import PydanticUserError
+from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 MAX_YIELDED = 10_000
@@ -70,8 +67,7 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, (*_BYTES, type)):
         raise _unreadable(value)
     if isinstance(value, BaseModel):
-        plain = value.model_dump(by_alias=True, fallback=jsonable)
-        return _with_sorted_sets(value.model_dump(mode="json", by_alias=True, fallback=jsonable), plain)
+        return jsonable(value.model_dump(by_alias=True))
     if isinstance(value, Mapping):
         return _object(cast("Mapping[Any, Any]", value).items())
     if _has(kind, "_asdict"):  # named tuples and database rows
@@ -89,7 +85,11 @@ def jsonable(value: Any) -> Any:
     if _has(kind, "keys"):
         raise _unreadable(value)
     if isinstance(value, Set):
-        return _sorted([jsonable(item) for item in cast("Set[Any]", value)])
+        items = [jsonable(item) for item in cast("Set[Any]", value)]
+        try:  # in an order that is the same in every process
+            return sorted(items)
+        except TypeError:
+            return sorted(items, key=json.dumps)
     if isinstance(value, Collection | Iterator):
         return [jsonable(item) for item in all_of(cast("Iterable[Any]", value))]
     if (isinstance(value, date | Decimal) and value != value) or kind.__name__ == "NAType":  # pandas' NaT and NA
@@ -108,48 +108,11 @@ def all_of(values: Iterable[Any]) -> list[Any]:
     return items
 
 
-def unreadable_type(hint: Any, _seen: tuple[Any, ...] = ()) -> str | None:
-    """The name of the type in an annotation whose values are always rejected; None if there is none."""
-    hint = getattr(hint, "__value__", getattr(hint, "__supertype__", hint))  # an alias, or a NewType
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint in _seen or origin is Literal:
-        return None
-    kind: Any = origin or hint
-    inner: Iterable[Any] = ()
-    if origin in (Union, UnionType, Annotated) or not hasattr(kind, "__mro__"):  # or an unknown name
-        inner = arguments
-    elif issubclass(kind, (*_BYTES, type)):
-        return kind.__name__
-    elif dataclasses.is_dataclass(kind) or is_typeddict(kind) or hasattr(kind, "_fields"):
-        inner = get_type_hints(kind).values()
-    elif _is_table(kind) or any(_has(kind, method) for method in (*_LISTING, "__array__")):
-        pass
-    elif _has(kind, "keys") and not issubclass(kind, Mapping) and not _is_row(kind):
-        return kind.__name__
-    elif issubclass(kind, Collection | Iterator | Awaitable):
-        inner = arguments
-    elif not _is_open(kind) and not _is_known(kind):
-        return None if any(unreadable_type(each) is None for each in kind.__subclasses__()) else kind.__name__
-    found = (unreadable_type(each, (*_seen, hint)) for each in inner)
-    return next((name for name in found if name is not None), None)
-
-
-def _is_open(kind: Any) -> bool:
-    """Whether the type leaves the content of its values to their class."""
-    return kind is object or inspect.isabstract(kind) or getattr(kind, "_is_protocol", False)
-
-
-def _is_known(kind: Any) -> bool:
-    """Whether `jsonable` or pydantic supports values of the type."""
-    if _fields(kind) is not None or _is_row(kind) or _has(kind, "_asdict"):
-        return True
-    for each in kind.__mro__[:-1]:
-        try:
-            TypeAdapter(each).json_schema(mode="serialization")
-        except PydanticUserError:
-            continue
-        return True
-    return False
+def bytes_in(hint: Any) -> str | None:
+    """The name of a type of bytes, which are always rejected, in an annotation; None if there is none."""
+    if hint in _BYTES:
+        return hint.__name__
+    return next(filter(None, map(bytes_in, get_args(hint))), None)
 
 
 def _is_row(kind: Any) -> bool:
@@ -187,28 +150,6 @@ def _key(key: Any) -> str:
     if isinstance(key, list):
         return ",".join(_key(part) for part in cast("list[Any]", key))
     return key if isinstance(key, str) else json.dumps(key)
-
-
-def _sorted(items: list[Any]) -> list[Any]:
-    """Sorted in an order that is the same in every process."""
-    try:
-        return sorted(items)
-    except TypeError:
-        return sorted(items, key=json.dumps)
-
-
-def _with_sorted_sets(shown: Any, plain: Any) -> Any:
-    """What a pydantic model shows as JSON, with the sets of its `plain` values in the order of `_sorted`."""
-    is_json = type(shown) in (list, dict)
-    if is_json and isinstance(plain, Set):
-        return _sorted(shown)
-    if is_json and _has(type(plain), "__len__") and len(shown) == len(plain):
-        keys: Any = shown.keys() if _has(type(shown), "keys") else range(len(shown))
-        owns = plain.values() if _has(type(plain), "values") else plain
-        for key, own in zip(list(keys), owns, strict=True):
-            shown[key] = _with_sorted_sets(shown[key], own)
-        return shown
-    return jsonable(shown)
 
 
 def _is_table(kind: Any) -> bool:

@@ -17,13 +17,13 @@ from weakref import WeakKeyDictionary
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
-from gavel.base.errors import GavelError
+from gavel.base.errors import GavelError, contain_cancellation
 from gavel.base.plain_calls import PlainCalls, is_async
 from gavel.llm.types import Message
-from gavel.scenarios.deadline import LateError, holding, in_time, watched
+from gavel.scenarios.deadline import LateError, in_time
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
-from gavel.scenarios.tool_results import RETURNABLE, ResultError, all_of, text_of_result, unreadable_type
+from gavel.scenarios.tool_results import RETURNABLE, ResultError, all_of, bytes_in, text_of_result
 
 ToolFunction = Callable[..., Any]
 
@@ -74,8 +74,7 @@ class Tool:
     A plain function runs in a thread of its episode, or else of the asyncio task that calls it. `bound`: the function
     is a method, whose first argument is the environment.
 
-    Raises `ToolDefinitionError` for a function that has no schema, or whose annotation says that it returns what the
-    agent cannot be shown, such as bytes.
+    Raises `ToolDefinitionError` for a function that has no schema, or whose annotation says that it returns bytes.
     """
 
     def __init__(self, function: ToolFunction, *, bound: bool = False) -> None:
@@ -102,7 +101,7 @@ class Tool:
                 f"the tool {name} cannot be described to an agent: {str(error).splitlines()[0]}",
                 "Use types that JSON can hold: str, int, float, bool, list, dict, Literal, or a pydantic model.",
             ) from error
-        if unreadable := unreadable_type(get_type_hints(inspect.unwrap(function)).get("return")):
+        if unreadable := bytes_in(get_type_hints(inspect.unwrap(function)).get("return")):
             raise ToolDefinitionError(
                 f"the tool {name} returns {unreadable}, which the agent cannot be shown", f"Return {RETURNABLE}."
             )
@@ -152,9 +151,9 @@ class Tool:
             begun = True
             return self.function(environment, **values) if self._bound else self.function(**values)
 
-        what = f"the tool {self.name}"
         try:
-            result = await in_time(result_of(run, {}, what, calls), seconds, what)
+            running = contain_cancellation(result_of(run, {}, calls))
+            result = await in_time(running, seconds, f"the tool {self.name}")
         except (Exception, SystemExit) as error:
             if isinstance(error, LateError) and not begun:
                 return tool_error(f"{self.name} was not run within {seconds:g} s: an earlier call has not ended")
@@ -198,45 +197,34 @@ class Toolbox:
         Raises `GavelError` for anything else.
         """
 
-        def part(value: Any, name: str) -> Any:
-            return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-
-        function = part(call, "function")
-        name, arguments, number = part(function, "name"), part(function, "arguments"), part(call, "id")
-        if not (isinstance(name, str) and isinstance(number, str) and isinstance(arguments, str | Mapping | None)):
-            raise GavelError(
-                f"this is no call of a tool: {call!r:.120}",
-                "Pass each of message.tool_calls: [await tools.answer(call) for call in message.tool_calls].",
-            )
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, default=dict)
-        result = await self.call(name, text, task)
-        return {"role": "tool", "tool_call_id": number, "content": result.content}
+        match call.model_dump() if isinstance(call, BaseModel) else call:
+            case {"id": str(number), "function": {"name": str(name), **rest}}:
+                given: Any = rest.get("arguments")
+                text = given if isinstance(given, str) else json.dumps(given or {}, default=dict)
+                result = await self.call(name, text, task)
+                return {"role": "tool", "tool_call_id": number, "content": result.content}
+            case _:
+                raise GavelError(
+                    f"this is no call of a tool: {call!r:.120}",
+                    "Pass each of message.tool_calls: [await tools.answer(call) for call in message.tool_calls].",
+                )
 
 
 async def result_of(
-    function: Callable[..., Any],
-    arguments: Mapping[str, Any],
-    name: str = "",
-    calls: PlainCalls | None = None,
-    *,
-    must: bool = False,
+    function: Callable[..., Any], arguments: Mapping[str, Any], calls: PlainCalls | None = None, *, must: bool = False
 ) -> Any:
     """Returns the result of a plain or an async function.
 
     A plain function runs in the thread of `calls`, with `must` even if its caller has been cancelled; without `calls`
-    on the event loop. A generator is the list of its values. A warning names code that blocks the loop, once.
+    on the event loop. A generator is the list of its values.
     """
 
     def call() -> Any:
         result = function(**arguments)
         return all_of(cast("Iterator[Any]", result)) if isinstance(result, GeneratorType) else result
 
-    if calls is not None and not is_async(function):
-        result = await calls.run(call, must=must)
-    else:
-        with holding(name):
-            result = call()
-    return await watched(result, name) if inspect.isawaitable(result) else result
+    result = call() if calls is None or is_async(function) else await calls.run(call, must=must)
+    return await result if inspect.isawaitable(result) else result
 
 
 def _own_thread() -> PlainCalls | None:

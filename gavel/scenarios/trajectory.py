@@ -2,9 +2,8 @@
 
 A trajectory is a list of OpenAI message dicts (context, never trained) and OpenAI `Choice`s
 (sampled, trained). A `Choice` from a Gavel endpoint has, besides the standard `logprobs`, the
-extra fields `token_ids`, `prompt_token_ids` and `policy_version`. Choices of LiteLLM, whole completions and responses
-of the Responses API are understood too. JSON round trips are lossless.
-
+extra fields `token_ids`, `prompt_token_ids` and `policy_version`. Choices of LiteLLM and whole completions are
+understood too. JSON round trips are lossless.
 """
 
 import json
@@ -59,8 +58,8 @@ def as_item(value: Any) -> Any:
             return _choice(fields)
         case {"choices": [only]} if "role" not in fields:
             return as_item(only)
-        case {"object": "response", "output": [*items]}:
-            return _convert_response(fields, items)
+        case {"object": "response"}:
+            raise ValueError("a response of the Responses API is no choice: model.capture() records its turn")
         case {"role": str()} | {"type": str()}:
             return fields
         case dict():
@@ -78,34 +77,6 @@ def _choice(fields: Mapping[str, Any]) -> Choice:
     kept |= {name: specific[name] for name in _EXACT if kept.get(name) is None and specific.get(name) is not None}
     kept["message"] = {name: each for name, each in kept["message"].items() if name != "provider_specific_fields"}
     return Choice.construct(None, **kept)
-
-
-def _convert_response(fields: Mapping[str, Any], items: Iterable[Any]) -> Choice:
-    """The turn in a response of OpenAI's Responses API; its items carry no token ids of their own."""
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[Message] = []
-    for item in items:
-        match item.model_dump(mode="json", warnings=False) if isinstance(item, BaseModel) else item:
-            case {"type": "message", "content": [*parts]}:
-                texts += [part.get("text") or part.get("refusal") or "" for part in parts]
-            case {"type": "reasoning", **given}:
-                parts = cast("Iterable[dict[str, Any]]", given.get("content") or given.get("summary") or ())
-                thoughts += [part.get("text") or "" for part in parts]
-            case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}:
-                calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
-            case _:
-                pass  # a server-side tool: not part of the assistant's message
-    message = {"role": "assistant", "content": "".join(texts), "reasoning_content": "\n".join(thoughts)}
-    finish_reason = "length" if fields.get("status") == "incomplete" else "tool_calls" if calls else "stop"
-    return Choice.construct(
-        None,
-        index=0,
-        finish_reason=finish_reason,
-        message={name: value for name, value in {**message, "tool_calls": calls}.items() if value or name == "content"},
-        logprobs=None,
-        **{name: fields[name] for name in _EXACT[:3] if fields.get(name) is not None},
-    )
 
 
 MessageOrChoice = Annotated[Choice | Message, BeforeValidator(as_item)]

@@ -1,6 +1,6 @@
 """MCP servers over standard input and output that behave as their first argument says, in the standard library alone.
 
-    python mcp_servers.py good|silent|exits|chatty|slow|dies|garbage|odd
+    python mcp_servers.py good|silent|exits|chatty|slow|dies|garbage|odd|bare
 
 They speak the protocol's version 2025-06-18 with its handshake.
 """
@@ -32,7 +32,6 @@ TOOLS = [
     tool("picture", "An image."),
     tool("table", "Structured."),
     tool("environment", "What this process may see."),
-    tool("long", "A long answer."),
     tool("pid", "This process."),
 ]
 
@@ -54,8 +53,6 @@ def called(name: str, arguments: dict) -> dict:
             return text(json.dumps(sorted(os.environ)))
         case "pid":
             return text(str(os.getpid()))
-        case "long":
-            return text("x" * 300_000)
         case _:
             return text(name)
 
@@ -64,11 +61,10 @@ def answer(message: dict) -> dict | None:
     method, params = message["method"], message.get("params") or {}
     match method:
         case "initialize":
-            capabilities = {"tools": {}} | ({"resources": {}, "prompts": {}} if KIND == "good" else {})
             info = {"name": "test", "version": "1"}
-            return {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": info}
+            return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
         case "tools/list":
-            return {"tools": TOOLS}
+            return {"tools": TOOLS if KIND != "bare" else []}
         case "tools/call":
             if KIND == "slow":
                 time.sleep(30)
@@ -78,15 +74,6 @@ def answer(message: dict) -> dict | None:
             if KIND == "odd":
                 return {"content": "this is no list"}
             return called(params["name"], params.get("arguments") or {})
-        case "resources/list":
-            return {"resources": [{"uri": "memo://one", "name": "one", "description": "A memo."}]}
-        case "resources/read":
-            return {"contents": [{"uri": params["uri"], "mimeType": "text/plain", "text": "remember the milk"}]}
-        case "prompts/list":
-            return {"prompts": [{"name": "greet", "arguments": [{"name": "who", "required": True}]}]}
-        case "prompts/get":
-            who = params["arguments"]["who"]
-            return {"messages": [{"role": "user", "content": {"type": "text", "text": f"Greet {who}."}}]}
         case _:
             return None
 

@@ -170,23 +170,6 @@ async def test_an_agent_is_asked_one_thing_at_a_time():
     assert await agent.ask("Two.") == "3: Two."
 
 
-@pytest.mark.parametrize(
-    ("returned", "said"),
-    [
-        ([], "the policy had no turn"),
-        (["words"], "this one returned str"),
-        ([Trajectory(), Trajectory()], "need names"),
-    ],
-)
-async def test_a_rollout_that_returns_no_members_fails_alone(returned: Any, said: str):
-    async def play(model: Any, task: Task) -> Any:
-        return returned
-
-    (failed,) = await played(play)
-    assert failed.status == "failed"
-    assert said in (failed.status_reason or "")
-
-
 async def test_agents_that_ask_at_once_are_shown_one_after_another():
     async def play(model: object, task: Task, episode: Episode) -> list[Trajectory]:
         both = [Agent(episode, name) for name in ("one", "two")]

@@ -73,20 +73,6 @@ def test_values_have_the_types_of_the_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "arguments"),
-    [
-        ("Action: lookup orderid 7", {"order_id": "7"}),
-        ("Action: book city New York, nights 2", {"city": "New York", "nights": 2}),
-        ("Action: book nights 2 city Rome late true", {"nights": 2, "city": "Rome", "late": True}),
-    ],
-)
-def test_a_call_without_its_punctuation_is_read_by_the_names_of_its_arguments(text: str, arguments: object) -> None:
-    turn = read_turn(text, SCHEMAS)
-    assert isinstance(turn, list)
-    assert json.loads(turn[0].arguments) == arguments
-
-
-@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("Thought: done\nAnswer: It is refunded.", "It is refunded."),
@@ -114,6 +100,8 @@ def test_without_tools_the_action_is_the_words() -> None:
         ("Action: look_up 1\nAction: look_up 2", "one action"),
         ('{"name": "look_up", "arguments": {"order_id": ', "not valid JSON"),
         ("Action: book Rome", "needs city, nights"),
+        ("Action: lookup orderid 7", "`Action: look_up ORDER_ID`"),
+        ("Action: book city New York, nights 2", "`Action: book CITY NIGHTS`"),
         ("Action: look_up(1, 2)", "takes 1 arguments"),
         ("Action: __import__('os').system('true')", "no tool"),
         ("Action: look_up(open('/etc/passwd').read())", "no literal values"),

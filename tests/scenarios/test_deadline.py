@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gavel.scenarios import deadline
-from gavel.scenarios.deadline import Deadline
+from gavel.scenarios.deadline import LateError, in_time
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
@@ -31,14 +31,13 @@ async def stubborn(freed: asyncio.Event) -> str:
     return "an answer"
 
 
-async def test_a_block_that_ends_after_it_swallowed_its_cancellation_is_a_timeout() -> None:
-    async def work() -> None:
-        async with Deadline(0.01, "it"):
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
+async def test_what_returns_after_it_swallowed_its_cancellation_is_late() -> None:
+    async def swallow() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
 
-    with pytest.raises(TimeoutError):
-        await work()
+    with pytest.raises(LateError):
+        await in_time(swallow(), 0.01, "it")
 
 
 @pytest.mark.parametrize("method", ["reset", "observe", "close"])

@@ -6,15 +6,14 @@ import gc
 import io
 import math
 import sys
-import time
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from openai.types.chat.chat_completion import Choice
 
-from gavel.scenarios.chat_model import FunctionModel
 from gavel.scenarios.gather import (
+    AfterEach,
     GatherError,
     completion_tokens,
     gather_trajectories,
@@ -22,9 +21,6 @@ from gavel.scenarios.gather import (
     metric_means,
 )
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import History, Trajectory
 
 
@@ -74,18 +70,7 @@ def nothing_left_unawaited() -> Iterator[None]:
     assert not [warning for warning in caught if "never awaited" in str(warning.message)]
 
 
-async def test_a_late_finisher_keeps_its_input_place() -> None:
-    last_done = asyncio.Event()
-    groups = await gather_trajectory_groups(
-        [
-            TrajectoryGroup([act("a1", after=last_done), act("a2")]),
-            TrajectoryGroup([act("b1"), act("b2", then=last_done)]),
-        ]
-    )
-    assert names(*groups) == [["a1", "a2"], ["b1", "b2"]]
-
-
-async def test_a_group_may_be_pending_complete_or_a_coroutine() -> None:
+async def test_groups_and_members_keep_their_input_places_whatever_they_are() -> None:
     complete = TrajectoryGroup([Trajectory(metadata={"name": "complete"})])
 
     async def awaited() -> TrajectoryGroup:
@@ -94,14 +79,17 @@ async def test_a_group_may_be_pending_complete_or_a_coroutine() -> None:
     async def unawaited() -> TrajectoryGroup:
         return TrajectoryGroup([act("unawaited")])
 
-    groups = await gather_trajectory_groups([TrajectoryGroup([act("pending")]), complete, awaited(), unawaited()])
-    assert names(*groups) == [["pending"], ["complete"], ["awaited"], ["unawaited"]]
+    last = asyncio.Event()
+    late = TrajectoryGroup([act("late", after=last), act("early")])
+    sources = [late, complete, awaited(), unawaited(), TrajectoryGroup([act("last", then=last)])]
+    groups = await gather_trajectory_groups(sources)
+    assert names(*groups) == [["late", "early"], ["complete"], ["awaited"], ["unawaited"], ["last"]]
 
 
 async def test_a_group_is_scored_while_others_still_roll_out() -> None:
     scored = asyncio.Event()
 
-    async def score(group: TrajectoryGroup) -> TrajectoryGroup:
+    def score(group: TrajectoryGroup) -> TrajectoryGroup:
         scored.set()
         return group.model_copy(update={"metrics": {"scored": True}})
 
@@ -111,21 +99,14 @@ async def test_a_group_is_scored_while_others_still_roll_out() -> None:
     assert all(group.metrics == {"scored": True} for group in groups)
 
 
-async def test_none_drops_a_group_and_a_list_extends() -> None:
+async def test_none_drops_a_group_and_a_list_extends(caplog: pytest.LogCaptureFixture) -> None:
     async def choose(group: TrajectoryGroup) -> TrajectoryGroup | list[TrajectoryGroup] | None:
         return {"a": None, "b": [group, group], "c": group}[str(group.trajectories[0].metadata["name"])]
 
     groups = await gather_trajectory_groups([TrajectoryGroup([act(name)]) for name in "abc"], after_each=choose)
     assert names(*groups) == [["b"], ["b"], ["c"]]
-
-
-async def test_a_plain_after_each_is_as_an_async_one_and_none_for_every_group_is_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    group = TrajectoryGroup([Trajectory()])
-    assert await gather_trajectory_groups([group], after_each=lambda group: [group, group]) == [group, group]
     assert not caplog.messages
-    assert await gather_trajectory_groups([group], after_each=lambda group: None) == []
+    assert await gather_trajectory_groups([groups[0]], after_each=lambda group: None) == []
     assert "after_each gave None" in caplog.text
 
 
@@ -141,42 +122,32 @@ async def cancel_itself(group: TrajectoryGroup) -> TrajectoryGroup:
     raise asyncio.CancelledError
 
 
-@pytest.mark.parametrize("after_each", [refuse, give_words, cancel_itself])
-async def test_a_failing_after_each_leaves_the_group_unscored_with_the_reason(
-    after_each: Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup]],
-) -> None:
-    complete = TrajectoryGroup([Trajectory(metadata={"name": "a"})])
-    groups = await gather_trajectory_groups(
-        [complete, TrajectoryGroup([act("b")])], after_each=after_each, max_exceptions=2
-    )
-    assert names(*groups) == [["a"], ["b"]]
+@pytest.mark.parametrize(
+    ("after_each", "why"),
+    [
+        (refuse, "RuntimeError: the judge is out"),
+        (give_words, "TypeError: after_each must give"),
+        (cancel_itself, "RuntimeError: it was cancelled from within"),
+    ],
+)
+async def test_a_failing_after_each_leaves_the_group_unscored_with_the_reason(after_each: AfterEach, why: str) -> None:
+    complete = TrajectoryGroup([Trajectory(reward=0.25, metrics={"turns": 2})])
+    pending = TrajectoryGroup([act(reward=0.5), act(reward=0.75)])
+    groups = await gather_trajectory_groups([complete, pending], after_each=after_each, max_exceptions=2)
     assert [len(group.exceptions) for group in groups] == [1, 1]
-    assert all(trajectory.reward is None for group in groups for trajectory in group)
-    assert complete.exceptions == []
+    assert [[t.metrics.get("independent_reward") for t in group] for group in groups] == [[0.25], [0.5, 0.75]]
+    for group in groups:
+        assert group.judgement is not None
+        assert group.judgement.status == "unscored"
+        assert (group.judgement.reason or "").startswith(f"scoring failed: {why}")
+        assert all(t.reward is None and t.judgement for t in group)
+        assert {t.judgement.reason for t in group if t.judgement} == {group.judgement.reason}
+    (original,) = complete
+    assert (original.reward, original.metrics, complete.exceptions) == (0.25, {"turns": 2}, [])
     with pytest.raises(GatherError, match=r"^after_each failed for 1 group, more than") as caught:
         await gather_trajectory_groups([complete], after_each=after_each)
     assert "max_exceptions" not in caught.value.remedy
     assert isinstance(caught.value.__cause__, Exception)
-
-
-async def test_a_reward_that_a_rollout_set_is_no_score_when_the_judge_raises() -> None:
-    async def rewarded(reward: float) -> Trajectory:
-        return Trajectory(messages_and_choices=[{"role": "user", "content": "x"}], reward=reward)
-
-    original = TrajectoryGroup([Trajectory(reward=0.25, metrics={"turns": 2})])
-    groups = [TrajectoryGroup(rewarded(n / 4) for n in range(4)), original]
-    first, second = await gather_trajectory_groups(groups, after_each=refuse, max_exceptions=2)
-    assert [trajectory.reward for trajectory in first] == [None] * 4
-    assert [trajectory.metrics["independent_reward"] for trajectory in first] == [0, 0.25, 0.5, 0.75]
-    for group in (first, second):
-        assert group.judgement is not None
-        assert (group.judgement.status, group.judgement.reason) == (
-            "unscored",
-            "scoring failed: RuntimeError: the judge is out",
-        )
-        assert all(t.judgement and t.judgement.reason == group.judgement.reason for t in group)
-    assert second.trajectories[0].metrics == {"turns": 2, "independent_reward": 0.25}
-    assert (original.trajectories[0].reward, original.trajectories[0].metrics) == (0.25, {"turns": 2})
 
 
 async def test_one_failure_is_one_too_many_by_default() -> None:
@@ -237,8 +208,7 @@ async def test_a_share_counts_against_all_rollouts(share: float, allowed: bool) 
             await gather_trajectory_groups(groups, max_exceptions=share)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{"max_exceptions": -1}, {"max_exceptions": float("nan")}, {"concurrency": 0}])
+@pytest.mark.parametrize("options", [{"max_exceptions": -1}, {"max_exceptions": math.nan}, {"concurrency": 0}])
 async def test_an_impossible_option_is_refused_and_leaves_nothing_unawaited(options: dict[str, float]) -> None:
     with nothing_left_unawaited(), pytest.raises(ValueError, match=next(iter(options))):
         await gather_trajectory_groups([TrajectoryGroup([act()])], **options)  # type: ignore[arg-type]
@@ -324,43 +294,6 @@ async def test_the_time_limit_does_not_count_the_wait_for_a_slot() -> None:
     assert len(groups[0]) == 8
 
 
-@pytest.mark.parametrize("own_rollout", [False, True])
-async def test_a_rollout_that_holds_up_the_event_loop_costs_no_other_its_time(
-    own_rollout: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    real, blocked = time.monotonic, 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: real() + blocked)
-    monkeypatch.setattr("gavel.scenarios.deadline._warned", set[str]())
-    timed_out = asyncio.Event()
-
-    async def unused(request: object) -> dict[str, object]:
-        raise AssertionError
-
-    async def play(model: object, task: Task) -> Trajectory:
-        nonlocal blocked
-        if task.user != "blocks":
-            return await act(task.user, after=timed_out)
-        try:
-            await asyncio.sleep(0)  # the others wait
-            blocked += 3600
-            return await never()
-        finally:
-            timed_out.set()
-
-    limit = None if own_rollout else 1800
-    scenario = Scenario("s", rollout=play, tasks=[Task(user="x")], held_out=0, max_seconds=1800)
-    tasks = [Task(user=name) for name in ("a", "blocks", "c")]
-    model = FunctionModel("unused", unused)
-    members = [rollout(model, scenario, task) if own_rollout else play(model, task) for task in tasks]
-    (group,) = await gather_trajectory_groups([TrajectoryGroup(members)], rollout_seconds=limit, max_exceptions=1)
-    assert names(TrajectoryGroup([each for each in group if each.status != "failed"])) == [["a", "c"]]
-    reasons = [each.status_reason for each in group if each.status == "failed"]
-    reasons += [error.message for error in group.exceptions]
-    assert reasons == ["the rollout took longer than 1800 s"]
-    (warning,) = caplog.messages
-    assert "play" in warning
-
-
 @pytest.mark.parametrize("limit", ["cancelled", "too many failures"])
 async def test_a_gather_that_is_stopped_gives_the_finished_rollouts_to_its_caller(limit: str) -> None:
     last = asyncio.Event()
@@ -437,25 +370,22 @@ def test_completion_tokens_are_the_sampled_ids_of_every_history() -> None:
     assert completion_tokens(trajectory) == 7
 
 
-async def gather_with_figures(progress: bool | None, desc: str | None = "[explore]") -> None:
+async def test_a_terminal_alone_shows_progress_scores_failures_and_tokens(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def gather() -> None:
+        sampled = act(messages_and_choices=[turn(token_ids=list(range(2000)))], metrics={"solved": True})
+        group = TrajectoryGroup([sampled, fail()])
+        await gather_trajectory_groups([group], after_each=score, max_exceptions=1, pbar_desc="[explore]")
+
     async def score(group: TrajectoryGroup) -> TrajectoryGroup:
         return TrajectoryGroup([trajectory.model_copy(update={"reward": 0.25}) for trajectory in group])
 
-    sampled = act(messages_and_choices=[turn(token_ids=list(range(2000)))], metrics={"solved": True})
-    await gather_trajectory_groups(
-        [TrajectoryGroup([sampled, fail()])], after_each=score, max_exceptions=1, progress=progress, pbar_desc=desc
-    )
-
-
-async def test_nothing_is_printed_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    await gather_with_figures(None)
+    await gather()
     assert capsys.readouterr() == ("", "")
-
-
-async def test_a_terminal_shows_progress_scores_failures_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("COLUMNS", "140")
-    await gather_with_figures(None)
+    await gather()
     for part in ("[explore]", "2/2", "reward 0.25", "solved 1.00", "1 failed", "2,000 tokens"):
         assert part in terminal.getvalue()
 

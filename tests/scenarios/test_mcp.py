@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from gavel.base.errors import GavelError
-from gavel.scenarios.environment import ToolWorld, World
-from gavel.scenarios.episode import Episode
+from gavel.scenarios.environment import ToolWorld
 from gavel.scenarios.mcp import McpError, mcp
-from gavel.scenarios.rollout import episode_tools, rollout
+from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
-from gavel.scenarios.tools import Toolbox, ToolResult
+from gavel.scenarios.tools import ToolResult
 from gavel.scenarios.trajectory import Trajectory
 from tests.scenarios.scripts import Step, scripted
 
@@ -113,78 +112,48 @@ def server(kind: str, **options):
     return mcp([sys.executable, str(SERVERS), kind], **options)
 
 
-async def test_an_agent_is_shown_the_tools_and_gets_their_results():
-    async with server("good").session() as session:
-        add = next(each["function"] for each in session.schemas if each["function"]["name"] == "add")
+async def test_an_agent_is_shown_the_tools_under_names_of_their_own_and_gets_their_results(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    async with server("good", env={"SHOP": "here"}).session() as session:
+
+        async def said(name: str, arguments: str = "") -> str:
+            return (await session.call(name, arguments)).content
+
+        add, first, second, *_ = (each["function"] for each in session.schemas)
         assert add["description"] == "Add to the count."
         assert add["parameters"]["properties"] == {"amount": {"type": "integer"}}
-        assert (await session.call("add", '{"amount": 2}')).content == "2"
-        assert (await session.call("add", '{"amount": 3}')).content == "5"
+        assert [await said("add", f'{{"amount": {n}}}') for n in (2, 3)] == ["2", "5"]
+        assert (first["name"], second["name"]) == ("shop_orders_list", "shop_orders_list_2")
+        assert [await said(each["name"]) for each in (first, second)] == ["shop.orders/list", "shop_orders_list"]
+        assert await said("picture") == "[image image/png, 3 bytes, not shown]"
+        assert json.loads(await said("table")) == {"rows": [1, 2]}
+        seen = json.loads(await said("environment"))
+    assert ("OPENAI_API_KEY" in seen, "SHOP" in seen) == (False, True)
 
 
-async def test_names_are_made_plain_and_stay_different():
+BAD_CALLS = [
+    ("refuse", "{}", "not today"),
+    ("add", '{"amount": "two"}', "amount must be a number"),
+    ("add", "{", "not valid JSON"),
+    ("add", "[1]", "must be a JSON object"),
+    ("missing", "{}", "there is no tool 'missing'"),
+]
+
+
+async def test_a_bad_call_is_a_tool_error():
     async with server("good").session() as session:
-        names = [each["function"]["name"] for each in session.schemas]
-        assert "shop_orders_list" in names
-        assert "shop_orders_list_2" in names
-        assert (await session.call("shop_orders_list", "")).content == "shop.orders/list"
-        assert (await session.call("shop_orders_list_2", "")).content == "shop_orders_list"
-
-
-@pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
-    [
-        ("refuse", "{}", "not today"),
-        ("add", '{"amount": "two"}', "amount must be a number"),
-        ("add", "{", "not valid JSON"),
-        ("add", "[1]", "must be a JSON object"),
-        ("add", "null", "must be a JSON object"),
-        ("missing", "{}", "there is no tool 'missing'"),
-    ],
-)
-async def test_a_bad_call_is_a_tool_error(tool, arguments, said):
-    async with server("good").session() as session:
-        result = await session.call(tool, arguments)
-        assert result.error
-        assert said in result.content
+        for tool, arguments, said in BAD_CALLS:
+            result = await session.call(tool, arguments)
+            assert result.error
+            assert said in result.content
         assert not (await session.call("add", '{"amount": 1}')).error
-
-
-async def test_what_is_no_text_is_named():
-    async with server("good").session() as session:
-        assert (await session.call("picture", "")).content == "[image image/png, 3 bytes, not shown]"
-        assert json.loads((await session.call("table", "")).content) == {"rows": [1, 2]}
-        long = (await session.call("long", "")).content
-        assert len(long) < 201_000
-        assert "100,000 more characters" in long
-
-
-async def test_resources_and_prompts_can_be_read():
-    async with server("good").session() as session:
-        assert "memo://one: A memo." in (await session.call("list_resources", "")).content
-        assert (await session.call("read_resource", '{"uri": "memo://one"}')).content == "remember the milk"
-        assert (await session.call("read_resource", "{}")).error
-        assert "greet(who)" in (await session.call("list_prompts", "")).content
-        greeting = await session.call("get_prompt", '{"name": "greet", "arguments": {"who": "Ada"}}')
-        assert greeting.content == "user: Greet Ada."
 
 
 async def test_only_chosen_tools_are_shown():
     async with server("good", only=["add"]).session() as session:
         assert [each["function"]["name"] for each in session.schemas] == ["add"]
-    async with server("chatty", without=["refuse", "long"]).session() as session:
-        assert len(session.schemas) == 7
-    with pytest.raises(McpError, match="has no tool 'ad'"):
-        async with server("good", only=["ad"]).session():
-            pass
-
-
-async def test_a_server_gets_no_keys_of_the_caller(monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    async with server("good", env={"SHOP": "here"}).session() as session:
-        seen = json.loads((await session.call("environment", "")).content)
-    assert "OPENAI_API_KEY" not in seen
-    assert "SHOP" in seen
+    async with server("chatty", without=["refuse", "pid"]).session() as session:
+        assert len(session.schemas) == 6
 
 
 @pytest.mark.parametrize("kind", ["chatty", "garbage"])
@@ -205,9 +174,9 @@ async def test_a_slow_call_is_a_tool_error_and_its_server_is_ended():
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ([sys.executable, str(SERVERS), "exits"], "no database at shop.db"),
         (["no-such-command-anywhere"], "cannot be used"),
         (["/"], "cannot be used"),
+        ([sys.executable, str(SERVERS), "bare"], "has no tools"),
         ([sys.executable, "-c", "print('hello')"], "cannot be used"),
     ],
 )
@@ -303,14 +272,11 @@ class Listed(ToolWorld):
 
 
 async def test_a_world_may_list_its_tools_once_it_is_reset():
-    episode = Episode(Task(user="Go."))
-    world = World(Listed, episode, 5)
-    await world.reset()
-    async with episode_tools(Toolbox(()), (), world, episode, 0.05) as tools:
-        assert [schema["function"]["name"] for schema in tools.schemas] == ["echo", "fall", "wait", "lose"]
-        assert await tools.call("echo", '{"a": 1}') == ToolResult('{"a": 1}')
-        assert "the floor is gone" in (await tools.call("fall", "")).content
-        assert "did not answer within 0.05 s" in (await tools.call("wait", "")).content
-        assert (await tools.call("call", "")).error
-        with pytest.raises(GavelError, match="the server is lost"):
-            await tools.call("lose", "")
+    steps = ("echo", {"a": 1}), ("fall", {}), ("wait", {}), ("call", {}), ("lose", {})
+    scenario = Scenario("listed", environment=Listed, tasks=[LOOK_AROUND], held_out=0, call_seconds=0.05)
+    episode = await rollout(scripted(*steps), scenario, LOOK_AROUND)
+    assert [each["function"]["name"] for each in episode.tools or ()] == ["echo", "fall", "wait", "lose"]
+    answers = [message["content"] for message in episode.messages() if message["role"] == "tool"]
+    for told, answer in zip(('{"a": 1}', "the floor is gone", "within 0.05 s", "no tool 'call'"), answers, strict=True):
+        assert told in answer
+    assert (episode.status, episode.status_reason) == ("failed", "the server is lost")

@@ -86,15 +86,33 @@ def tool_messages(trajectory: Trajectory) -> list[str]:
     return [message["content"] for message in trajectory.messages() if message["role"] == "tool"]
 
 
-async def test_an_answer_without_a_tool_call_finishes_it(endpoint: Endpoint, model: Served) -> None:
-    answers(endpoint, calls(("add", '{"a": 1, "b": 2}')), says("It is 3."))
+async def test_an_answer_without_a_tool_call_finishes_it_and_what_is_sent_is_what_it_holds(
+    endpoint: Endpoint, model: Served
+) -> None:
+    extra = {"token_ids": [5, 6], "prompt_token_ids": [1, 2, 3, 4], "policy_version": 7}
+    answers(
+        endpoint,
+        calls(("add", '{"a": 1, "b": 2}')),
+        calls(("submit", '{"answer": '), ("subtract", "")),
+        finishing(says("It is 3."), "stop", **extra),
+    )
     trajectory = await rollout(model, SCENARIO, TASK)
-    assert (trajectory.status, trajectory.status_reason) == ("finished", None)
-    assert trajectory.metrics == {"turns": 2, "tool_errors": 0}
-    assert tool_messages(trajectory) == ["3"]
-    assert trajectory.messages()[-1]["content"] == "It is 3."
-    assert len(list(trajectory.choices())) == 2
-    assert trajectory.reward is None
+    assert (trajectory.status, trajectory.status_reason, trajectory.reward) == ("finished", None, None)
+    assert trajectory.metrics == {"turns": 3, "tool_errors": 2}
+    assert tool_messages(trajectory)[0] == "3"
+    messages = trajectory.messages()
+    assert messages[-1]["content"] == "It is 3."
+    assert [request["messages"] for request in endpoint.requests] == [messages[:2], messages[:4], messages[:7]]
+    assert messages[:2] == [{"role": "system", "content": "You add."}, {"role": "user", "content": TASK.user}]
+    assert [request["tools"] for request in endpoint.requests] == [trajectory.tools] * 3
+    assert trajectory.tools == SCENARIO.toolbox.schemas
+    assert {request["model"] for request in endpoint.requests} == {"adder@7"}
+    assert SECRET not in str(endpoint.requests)
+    assert Task.of(trajectory.metadata) == TASK
+    assert trajectory.metadata["scenario"] == "sums"
+    assert trajectory.policy_version == 7
+    *_, choice = Trajectory.from_json(trajectory.to_json()).choices()
+    assert choice.model_extra == extra
 
 
 async def test_a_tool_that_is_done_ends_it_after_all_calls_of_the_turn(endpoint: Endpoint, model: Served) -> None:
@@ -103,11 +121,16 @@ async def test_a_tool_that_is_done_ends_it_after_all_calls_of_the_turn(endpoint:
     assert (trajectory.status, tool_messages(trajectory), len(endpoint.requests)) == ("finished", ["false", "3"], 1)
 
 
-async def test_when_the_turns_are_used_up_it_is_truncated(endpoint: Endpoint, model: Served) -> None:
+async def test_when_the_turns_are_used_up_it_is_truncated_and_each_has_its_seed(
+    endpoint: Endpoint, model: Served
+) -> None:
     answers(endpoint, calls(("add", '{"a": 1, "b": 2}')))
-    trajectory = await rollout(model, SCENARIO, TASK)
+    trajectory = await rollout(model, SCENARIO, TASK, temperature=0.7, max_tokens=64, seed=2**62 - 1)
     assert (trajectory.status, trajectory.status_reason) == ("truncated", "4 turns were used up")
-    assert len(endpoint.requests) == trajectory.metrics["turns"] == 4
+    assert trajectory.metrics["turns"] == 4
+    assert [request["seed"] for request in endpoint.requests] == [2**62 - 1 + turn for turn in range(4)]
+    assert {request["temperature"] for request in endpoint.requests} == {0.7}
+    assert {request["max_completion_tokens"] for request in endpoint.requests} == {64}
 
 
 async def test_a_turn_that_reached_its_token_limit_is_truncated_and_calls_nothing(
@@ -195,19 +218,29 @@ async def test_a_reply_without_a_choice_is_a_failure(endpoint: Endpoint, model: 
     assert not list(trajectory.choices())
 
 
-async def test_a_turn_that_no_request_can_carry_is_a_failure(endpoint: Endpoint, model: Served) -> None:
+def unsendable() -> Answer:
     reply = calls(("add", '{"a": 1, "b": 2}'))
     reply.body["choices"][0]["message"]["content"] = "\ud800"
-    answers(endpoint, reply)
+    return reply
+
+
+CUSTOM = {"id": "c", "type": "custom", "custom": {"name": "add", "input": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (unsendable(), "UnicodeEncodeError"),
+        (says(None, tool_calls=[CUSTOM]), "tool calls of type custom are not supported"),
+    ],
+)
+async def test_a_turn_that_cannot_be_carried_on_is_a_failure(
+    endpoint: Endpoint, model: Served, answer: Answer, reason: str
+) -> None:
+    answers(endpoint, answer)
     trajectory = await rollout(model, SCENARIO, TASK)
     assert trajectory.status == "failed"
-    assert "UnicodeEncodeError" in (trajectory.status_reason or "")
-
-
-async def test_a_tool_call_that_is_no_function_is_a_failure(endpoint: Endpoint, model: Served) -> None:
-    answers(endpoint, says(None, tool_calls=[{"id": "c", "type": "custom", "custom": {"name": "add", "input": "1"}}]))
-    trajectory = await rollout(model, SCENARIO, TASK)
-    assert (trajectory.status, trajectory.status_reason) == ("failed", "tool calls of type custom are not supported")
+    assert reason in (trajectory.status_reason or "")
 
 
 async def test_the_token_limit_holds_for_a_server_that_does_not_count() -> None:
@@ -222,50 +255,12 @@ async def test_the_token_limit_holds_for_a_server_that_does_not_count() -> None:
     assert trajectory.metrics["turns"] == 3
 
 
-async def test_what_is_sent_is_what_the_trajectory_holds(endpoint: Endpoint, model: Served) -> None:
-    answers(endpoint, calls(("add", '{"a": 1, "b": 2}')), calls(("subtract", "")), says("It is 3."))
-    trajectory = await rollout(model, SCENARIO, TASK)
-    messages = trajectory.messages()
-    assert [request["messages"] for request in endpoint.requests] == [messages[:2], messages[:4], messages[:6]]
-    assert [request["tools"] for request in endpoint.requests] == [trajectory.tools] * 3
-    assert trajectory.tools == SCENARIO.toolbox.schemas
-    assert messages[:2] == [{"role": "system", "content": "You add."}, {"role": "user", "content": TASK.user}]
-    assert {request["model"] for request in endpoint.requests} == {"adder@7"}
-
-
-async def test_the_hidden_state_stays_in_the_metadata(endpoint: Endpoint, model: Served) -> None:
-    answers(endpoint, calls(("submit", '{"answer": "3"}')))
-    trajectory = await rollout(model, SCENARIO, TASK)
-    assert SECRET not in str(endpoint.requests)
-    assert SECRET not in str(trajectory.messages())
-    assert Task.of(trajectory.metadata) == TASK
-    assert trajectory.metadata["scenario"] == "sums"
-
-
-async def test_temperature_token_limit_and_a_seed_for_each_turn_are_sent(endpoint: Endpoint, model: Served) -> None:
-    answers(endpoint, calls(("add", '{"a": 1, "b": 2}')))
-    await rollout(model, SCENARIO, TASK, temperature=0.7, max_tokens=64, seed=2**62 - 1)
-    assert [request["seed"] for request in endpoint.requests] == [2**62 - 1 + turn for turn in range(4)]
-    assert {request["temperature"] for request in endpoint.requests} == {0.7}
-    assert {request["max_completion_tokens"] for request in endpoint.requests} == {64}
-
-
 async def test_what_was_not_asked_for_is_not_sent(endpoint: Endpoint, model: Served) -> None:
     answers(endpoint, says("Hello."))
     trajectory = await rollout(model, Scenario("talk", system="", tasks=[TASK]), TASK)
     assert trajectory.tools is None
     assert set(endpoint.requests[0]) == {"messages", "model", "temperature"}
     assert endpoint.requests[0]["temperature"] == 1.0
-
-
-async def test_the_sampled_tokens_and_the_version_of_the_policy_are_kept(endpoint: Endpoint, model: Served) -> None:
-    extra = {"token_ids": [5, 6], "prompt_token_ids": [1, 2, 3, 4], "policy_version": 7}
-    answers(endpoint, finishing(says("Hello."), "stop", **extra))
-    trajectory = await rollout(model, SCENARIO, TASK)
-    assert trajectory.policy_version == 7
-    (choice,) = Trajectory.from_json(trajectory.to_json()).choices()
-    assert choice.model_extra is not None
-    assert choice.model_extra == extra
 
 
 def own(function: Any, **options: Any) -> Scenario:
@@ -295,8 +290,19 @@ async def _hangs(model: Any, task: Task) -> Trajectory:
     return Trajectory()
 
 
-async def _gives_text(model: Any, task: Task) -> Any:
-    return "an answer"
+def _gives(returned: object) -> Any:
+    async def play(model: Any, task: Task) -> Any:
+        return returned
+
+    return play
+
+
+GIVEN: list[tuple[object, str]] = [
+    ("an answer", "must return a Trajectory"),
+    ([], "the policy had no turn"),
+    (["words"], "this one returned str"),
+    ([Trajectory(), Trajectory()], "need names"),
+]
 
 
 def _does_not_wait(model: Any, task: Task) -> Any:
@@ -312,7 +318,7 @@ async def _wants_too_much(model: Any, task: Task, colour: str) -> Trajectory:
     [
         (_raises, "OSError: out of order"),
         (_hangs, "took longer than 0.05 s"),
-        (_gives_text, "must return a Trajectory"),
+        *((_gives(each), told) for each, told in GIVEN),
         (_does_not_wait, "begin it with `async def`"),
         (_wants_too_much, "colour"),
     ],

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.base.errors import GavelError
-from gavel.scenarios.scenario import OwnImports, Scenario, ScenarioError, Split, find_scenario
+from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario
 from gavel.scenarios.task import Task
 
 untimed = settings(deadline=None)
@@ -43,17 +43,13 @@ def test_a_share_is_held_out_and_every_task_is_in_one_split(count: int, share: f
     assert len(scenario(50).tasks("held_out")) == 10
 
 
-@untimed
-@given(st.randoms())
-def test_a_task_is_held_out_by_its_id_whatever_the_order_of_the_tasks(dice) -> None:
-    shuffled = tasks(40)
-    dice.shuffle(shuffled)
-    other = Scenario("another name", system="x", tasks=shuffled)
+def test_a_task_is_held_out_by_its_id_whatever_the_order_of_the_tasks() -> None:
+    other = Scenario("another name", system="x", tasks=tasks(40)[::-1])
     assert sorted(ids(list(other.tasks("held_out")))) == ["10", "13", "17", "29", "39", "4", "8", "9"]
 
 
 def test_the_same_task_twice_stays_in_one_split() -> None:
-    doubled = Scenario("s", system="", tasks=[*tasks(10), *tasks(10)], held_out=0.5)
+    doubled = Scenario("s", system="", tasks=(each for _ in range(2) for each in tasks(10)), held_out=0.5)
     trained, held_out = (set(ids(list(doubled.tasks(split)))) for split in SPLITS)
     assert not trained & held_out
     assert len(doubled.tasks("train")) + len(doubled.tasks("held_out")) == 20
@@ -99,21 +95,18 @@ def test_a_sample_has_different_tasks_of_its_split_and_is_the_same_again(
     assert here == there
     assert len(set(ids(here))) == len(here) == min(count, len(scenario(50).tasks(split)))
     assert set(ids(here)) <= set(ids(list(scenario(50).tasks(split))))
-
-
-def test_a_sample_of_an_empty_split_says_which_tasks_are_missing() -> None:
     with pytest.raises(ScenarioError, match="the scenario s has no held_out tasks"):
-        scenario(5, held_out=0).sample("held_out", 1, seed=0)
+        scenario(5, held_out=0).sample("held_out", count, seed=seed)
 
 
 @pytest.fixture(autouse=True)
 def _modules_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
-        if name.startswith(("_gavel_user_", "neighbour_of")):
-            del sys.modules[name]
+        del sys.modules[name]
 
 
 ONE = """
@@ -130,25 +123,23 @@ def file(folder: Path, *parts: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["returns-desk", "", "os", "returns_desk.cases"])
-def test_an_unknown_name_is_answered_with_the_shipped_ones(name: str) -> None:
-    with pytest.raises(ScenarioError, match=r"there is no scenario .* shipped: .*returns_desk") as caught:
-        find_scenario(name)
-    assert caught.value.remedy
+UNKNOWN = r"there is no scenario .* shipped: .*returns_desk"
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("nowhere.py", r"there is no file .*nowhere\.py"),
-        ("nowhere.py:mine", "there is no file"),
-        ("mine.py", r"should hold one gavel\.Scenario; found: none"),
+        *((name, UNKNOWN) for name in ("returns-desk", "", "os", "returns_desk.cases")),
+        ("{}/nowhere.py", r"there is no file .*nowhere\.py"),
+        ("{}/nowhere.py:mine", "there is no file"),
+        ("{}/mine.py", r"should hold one gavel\.Scenario; found: none"),
     ],
 )
-def test_a_file_without_a_scenario_says_so(tmp_path: Path, name: str, told: str) -> None:
+def test_what_names_no_scenario_is_refused(tmp_path: Path, name: str, told: str) -> None:
     file(tmp_path, "x = 1")
-    with pytest.raises(ScenarioError, match=told):
-        find_scenario(f"{tmp_path}/{name}")
+    with pytest.raises(ScenarioError, match=told) as caught:
+        find_scenario(name.format(tmp_path))
+    assert caught.value.remedy
 
 
 def test_of_two_scenarios_one_must_be_named(tmp_path: Path) -> None:
@@ -172,20 +163,6 @@ def test_a_file_with_an_error_is_told_with_its_line(tmp_path: Path, source: str,
     with pytest.raises(ScenarioError, match=message) as caught:
         find_scenario(str(file(tmp_path, source)))
     assert caught.value.__cause__ is not None
-    assert str(tmp_path) not in sys.path
-
-
-def test_a_mistake_that_has_a_remedy_of_its_own_keeps_it(tmp_path: Path) -> None:
-    source = """
-        from gavel.scenarios.scenario import Scenario
-        from gavel.scenarios.task import Task
-
-        def act(x): ...
-
-        mine = Scenario("mine", system="", tasks=[Task(user="hello")], tools=[act])
-    """
-    with pytest.raises(GavelError, match="the argument x of the tool act has no type"):
-        find_scenario(str(file(tmp_path, source)))
 
 
 def test_the_tools_of_a_file_may_use_its_own_types(tmp_path: Path) -> None:
@@ -207,45 +184,17 @@ def test_the_tools_of_a_file_may_use_its_own_types(tmp_path: Path) -> None:
     """
     schema = find_scenario(str(file(tmp_path, source))).toolbox.schemas[0]["function"]["parameters"]
     assert schema["properties"] == {"to": {"$ref": "#/$defs/Point"}}
+    with pytest.raises(GavelError, match="the argument to of the tool move has no type") as error:
+        find_scenario(str(file(tmp_path, source.replace("to: Point", "to"))))
+    assert not isinstance(error.value, ScenarioError)  # a mistake with a remedy of its own keeps it
 
 
-def test_tasks_of_a_generator_are_kept() -> None:
-    made = Scenario("made", tasks=(Task(user=f"q {number}") for number in range(8)), held_out=0.25)
-    assert [len(made.tasks(split)) for split in ("train", "held_out", "train")] == [6, 2, 6]
-
-
-FILE = """
-from gavel.scenarios.scenario import Scenario
-from gavel.scenarios.task import Task
-
-def early() -> str:
-    \"\"\"Says something.\"\"\"
-    {imports}
-    return {gives}
-
-mine = Scenario("mine", system="", tasks=[Task(user="hello")], tools=[early])
-"""
-
-
-@pytest.fixture(autouse=True)
-def _imports_as_before() -> Iterator[None]:
-    modules = set(sys.modules)
-    finders = [finder for finder in sys.meta_path if not isinstance(finder, OwnImports)]  # other tests leave some
-    sys.meta_path[:] = finders
-    yield
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
-    sys.meta_path[:] = finders
-
-
-def desk(folder: Path, imports: str, gives: str) -> Path:
-    folder.mkdir(exist_ok=True)
+async def said(folder: Path, imports: str) -> str:
+    """What a tool of a scenario in the folder says, which imports WORDS when it is called."""
     file = folder / "desk.py"
-    file.write_text(FILE.format(imports=imports, gives=gives))
-    return file
-
-
-async def said(file: Path) -> str:
+    tool = f"def early() -> str:\n    {imports}\n    return WORDS\n"
+    made = 'mine = gavel.Scenario("mine", tasks=[gavel.Task(user="hello")], tools=[early])\n'
+    file.write_text(f"import gavel\n\n{tool}\n{made}")
     result = await find_scenario(str(file)).toolbox.call("early", "{}")
     assert not result.error, result.content
     return result.content
@@ -260,7 +209,7 @@ async def test_an_import_inside_a_tool_finds_the_neighbour(tmp_path: Path, neigh
     file.parent.mkdir(parents=True)
     file.write_text("WORDS = 'from next door'")
     module = "prompts_of_mine.inner" if neighbour.endswith("inner.py") else "prompts_of_mine"
-    assert await said(desk(tmp_path / "desk", words.format(module), "WORDS")) == "from next door"
+    assert await said(tmp_path / "desk", words.format(module)) == "from next door"
 
 
 async def test_the_own_neighbour_comes_before_one_of_the_working_directory(
@@ -269,15 +218,6 @@ async def test_the_own_neighbour_comes_before_one_of_the_working_directory(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "prompts_of_mine.py").write_text("WORDS = 'from the working directory'")
-    file = desk(tmp_path / "desk", "from prompts_of_mine import WORDS", "WORDS")
+    (tmp_path / "desk").mkdir()
     (tmp_path / "desk" / "prompts_of_mine.py").write_text("WORDS = 'from next door'")
-    assert await said(file) == "from next door"
-
-
-def test_an_environment_in_the_folder_keeps_its_own_imports(tmp_path: Path) -> None:
-    (tmp_path / "words_of_desk.py").write_text("")
-    sys.meta_path.insert(0, OwnImports(tmp_path))
-    library = tmp_path / ".venv" / "lib" / "site-packages" / "some_library.py"
-    with pytest.raises(ModuleNotFoundError):
-        exec(compile("import words_of_desk", library, "exec"), {"__name__": "some_library"})
-    exec(compile("import words_of_desk", tmp_path / "helpers" / "words.py", "exec"), {"__name__": "words"})
+    assert await said(tmp_path / "desk", "from prompts_of_mine import WORDS") == "from next door"

@@ -101,7 +101,7 @@ async def test_through_litellm_it_has_a_seed_a_cost_and_a_cassette(endpoint: End
     assert len(endpoint.requests) == 4
 
 
-async def test_a_model_without_its_key_can_be_named_and_fails_its_episodes():
+async def test_a_model_without_its_key_fails_its_episodes():
     episode = await play(SimulatedUser("openai/gpt-5-mini"))
     assert episode.status == "failed"
     assert "OPENAI_API_KEY" in (episode.status_reason or "")

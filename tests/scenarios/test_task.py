@@ -56,9 +56,11 @@ json_values = st.recursive(
 hidden_states = st.dictionaries(st.text(), json_values, max_size=4)
 
 
-def test_the_id_of_a_task_never_changes() -> None:
+def test_the_id_of_a_task_and_the_seed_of_a_place_never_change() -> None:
     assert Task(user="hello").id == "6083580e5818"
     assert Task(user="hello", data={"b": 1, "a": [True, None]}).id == "1607cf882e6a"
+    assert seed_of(0, "train", 3, "1007", 2) == 1617203419219693553
+    assert seed_of("evaluation") == 1777858146974599569
 
 
 @untimed
@@ -69,41 +71,25 @@ def test_a_task_comes_back_from_the_metadata_of_a_stored_trajectory(user: str, d
     assert Task.of(Trajectory.from_json(stored).metadata) == task
 
 
-def test_the_seed_of_a_place_never_changes() -> None:
-    assert seed_of(0, "train", 3, "1007", 2) == 1617203419219693553
-    assert seed_of("evaluation") == 1777858146974599569
+def test_tasks_are_drawn_when_they_are_asked_for_and_those_in_both_splits_to_compare():
+    drawn: list[int] = []
 
-
-DRAWN: list[int] = []
-
-
-def draw(number: int) -> Task:
-    DRAWN.append(number)
-    return Task(id=str(number), user=f"Do {number}.")
-
-
-def test_tasks_are_a_sequence_like_any_other_and_drawn_when_they_are_asked_for():
-    tasks = DrawnTasks(range(100, 110), draw)
-    assert (len(tasks), DRAWN) == (10, [])
-    assert tasks[-1].id == "109"
-    assert [task.id for task in tasks[2:5]] == ["102", "103", "104"]
-    assert DRAWN == [109, 102, 103, 104]
-    assert tasks[3] in tasks
-    assert next(task.id for task in reversed(tasks)) == "109"
-    with pytest.raises(IndexError):
-        tasks[10]
-
-
-def test_a_scenario_draws_none_of_its_tasks_but_those_that_are_in_both_splits():
-    def draw_once(number: int) -> Task:
+    def draw(number: int) -> Task:
         drawn.append(number)
         return Task(id=f"task {number}", user="Do it.")
 
-    drawn: list[int] = []
-    scenario = Scenario("x", tasks=DrawnTasks(range(500), draw_once), held_out=DrawnTasks(range(500, 900), draw_once))
+    tasks = DrawnTasks(range(100, 110), draw)
+    assert (len(tasks), drawn) == (10, [])
+    assert [tasks[-1].id, *(task.id for task in tasks[2:4])] == ["task 109", "task 102", "task 103"]
+    assert drawn == [109, 102, 103]
+    assert tasks[3] in tasks
+    with pytest.raises(IndexError):
+        tasks[10]
+    drawn.clear()
+    scenario = Scenario("x", tasks=DrawnTasks(range(500), draw), held_out=DrawnTasks(range(500, 900), draw))
     assert (len(scenario.tasks("held_out")), drawn) == (400, [])
     with pytest.raises(ScenarioError, match="both trained on and held out: task 9"):
-        Scenario("x", tasks=DrawnTasks(range(10), draw_once), held_out=DrawnTasks(range(9, 20), draw_once))
+        Scenario("x", tasks=DrawnTasks(range(10), draw), held_out=DrawnTasks(range(9, 20), draw))
     assert drawn == [9]
 
 
@@ -121,14 +107,10 @@ def attempt(**metadata) -> Trajectory:
 
 
 @given(TRUTHS)
-def test_what_is_dumped_is_read_back(truth):
-    assert read_truth(json.loads(json.dumps(truth.dump()))) == truth
-    assert bool(truth) == bool(truth.dump())
-
-
-@given(TRUTHS)
 def test_a_task_that_a_rollout_has_written_down_tells_its_truth(truth):
     task = Task(user="Hello", rubric=truth.rubric, reference=truth.reference, criteria=list(truth.criteria))
+    assert read_truth(json.loads(json.dumps(truth.dump()))) == truth
+    assert bool(truth) == bool(truth.dump())
     written = json.loads(json.dumps({"task": task.model_dump(mode="json")}))
     assert Task.of(written) == task
     assert truth_of(TrajectoryGroup([attempt(**written), attempt(**written)])) == truth
@@ -163,12 +145,10 @@ def test_criteria_of_another_form_are_refused(criteria):
 
 def test_members_with_different_truths_are_not_comparable():
     one, other = ({"task": Task(user="Hello", reference=reference).model_dump()} for reference in ("a", "b"))
-    with pytest.raises(JudgeError, match="not comparable"):
-        truth_of(TrajectoryGroup([attempt(**one), attempt(**other)]))
-    with pytest.raises(JudgeError, match="not comparable"):
-        truth_of(TrajectoryGroup([attempt(**one), attempt()]))
-    with pytest.raises(JudgeError, match="not comparable"):
-        truth_of(TrajectoryGroup([attempt(**one)], metadata=other))
+    groups = [TrajectoryGroup([attempt(**one), attempt(**each)]) for each in (other, {})]
+    for group in (*groups, TrajectoryGroup([attempt(**one)], metadata=other)):
+        with pytest.raises(JudgeError, match="not comparable"):
+            truth_of(group)
     with pytest.raises(JudgeError, match="not comparable") as refused:
         with_truth_of_rows(TrajectoryGroup([attempt(answer="a"), attempt(answer="b")]))
     assert "--by" in refused.value.remedy
@@ -252,25 +232,20 @@ def test_a_mixture_that_cannot_be_is_refused_with_a_remedy(scenarios: Any, weigh
     assert error.value.remedy
 
 
-def test_names_joined_by_a_plus_are_several_scenarios_and_a_file_with_one_is_not(tmp_path) -> None:
-    assert scenario_references("returns_desk+agentgym:http://127.0.0.1:1/") == [
-        "returns_desk",
-        "agentgym:http://127.0.0.1:1/",
-    ]
-    named = "agentgym:weather+http://127.0.0.1:36005"
-    assert scenario_references(named) == [named]
-    assert scenario_references(f"{named}+openenv:http://127.0.0.1:2") == [named, "openenv:http://127.0.0.1:2"]
-    file = tmp_path / "a+b.py"
-    file.write_text("")
-    assert scenario_references(str(file)) == [str(file)]
-    assert scenario_references(f"{file}:one") == [f"{file}:one"]
-
-
-def test_a_plus_in_the_path_of_an_address_is_none_between_two(tmp_path) -> None:
-    rows = tmp_path / "a+b" / "train.jsonl"
+def test_a_plus_joins_scenarios_and_is_part_of_a_path_or_a_url(tmp_path) -> None:
+    file, rows = tmp_path / "a+b.py", tmp_path / "a+b" / "train.jsonl"
     rows.parent.mkdir()
-    rows.write_text("")
-    for path in (rows, rows.with_name("not-there.jsonl"), rows.parent, f"{rows}?reward={rows.parent}/r.py:score"):
-        assert scenario_references(f"verl:{path}") == [f"verl:{path}"]
-    assert scenario_references(f"verl:{rows}?tasks=2+returns_desk") == [f"verl:{rows}?tasks=2", "returns_desk"]
-    assert scenario_references("returns_desk + one.py:a+two.py") == ["returns_desk ", " one.py:a", "two.py"]
+    for path in (file, rows):
+        path.write_text("")
+    named = "agentgym:weather+http://127.0.0.1:36005"
+    paths = (rows, rows.with_name("not-there.jsonl"), rows.parent, f"{rows}?reward={rows.parent}/r.py:score")
+    for one in (named, str(file), f"{file}:one", *(f"verl:{path}" for path in paths)):
+        assert scenario_references(one) == [one]
+    for several in (
+        ["returns_desk", "agentgym:http://127.0.0.1:1/"],
+        [named, "openenv:http://127.0.0.1:2"],
+        [f"verl:{rows}?tasks=2", "returns_desk"],
+        ["returns_desk ", " one.py:a", "two.py"],
+        ["retail/desk.py", "airline/desk.py"],
+    ):
+        assert scenario_references("+".join(several)) == several

@@ -16,7 +16,7 @@ from typing import Any
 from gavel.integrations.atropos.group import AtroposGroup
 from gavel.integrations.atropos.queue import GroupQueue, choose_at_least
 from gavel.judge.judge import Judge
-from gavel.scenarios.gather import GroupTally, gather_group
+from gavel.scenarios.gather import gather_group
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import TrainResult
@@ -111,7 +111,7 @@ class AtroposLearner:
         for trajectory in (trajectory for group in groups for trajectory in group):
             trajectory.metrics[SENT_SCORE] = trajectory.reward or 0.0
             trajectory.reward = None
-        judged = list(await asyncio.gather(*(gather_group(group, judge.score, GroupTally()) for group in groups)))
+        judged = list(await asyncio.gather(*(gather_group(group, judge.score) for group in groups)))
         stop_at_outage(judge, judged)
         return judged
 

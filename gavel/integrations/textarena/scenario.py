@@ -16,7 +16,7 @@ from pydantic import Field
 from gavel.prompts import render
 from gavel.scenarios.agent import Agent, AgentError
 from gavel.scenarios.chat_model import ChatModel
-from gavel.scenarios.deadline import Deadline
+from gavel.scenarios.deadline import in_time
 from gavel.scenarios.environment import REWARD, SUCCESS
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.packaged_world import OwnChance, SeedOptions, installed, parsed
@@ -56,11 +56,10 @@ def scenario_at(address: str) -> Scenario:
         chance = OwnChance(seed)
 
         async def alone(function: Callable[[], Any]) -> Any:
-            async with Deadline(episode.call_seconds, "the game"):
-                try:
-                    return await chance.run(episode, function)
-                except Exception as error:
-                    raise AgentError(f"the game failed: {described(error)}") from error
+            try:
+                return await in_time(chance.run(episode, function), episode.call_seconds, "the game")
+            except Exception as error:
+                raise AgentError(f"the game failed: {described(error)}") from error
 
         def begin() -> Any:
             made = make()

@@ -10,6 +10,7 @@ candidates and votes are sampled turns of the one trajectory, and share its rewa
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 from openai.types.chat.chat_completion import Choice
@@ -17,13 +18,11 @@ from openai.types.chat.chat_completion import Choice
 from gavel.base.errors import run_all
 from gavel.llm.types import Message
 from gavel.prompts import render
-from gavel.scenarios.agent_styles.restyled import Sampler, conclude, restyle
-from gavel.scenarios.chat_model import ChatModel
+from gavel.scenarios.agent_styles import restyle, sample_turn
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.stepped_episode import SteppedEpisode
-from gavel.scenarios.task import Task
-from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory, to_messages
+from gavel.scenarios.trajectory import History, to_messages
 
 BRANCHES = 3
 UNREADABLE = "unreadable_votes"
@@ -43,54 +42,43 @@ def branching(scenario: Scenario, branches: int = BRANCHES) -> Scenario:
     if branches < 2:
         raise ScenarioError(f"branches={branches} leaves nothing to choose.", "Use 2 or more.")
 
-    async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
-        return await _play(scenario, branches, task, episode)
-
-    return restyle(scenario, "branching", play)
+    return restyle(scenario, "branching", partial(_play, branches))
 
 
-async def _play(scenario: Scenario, branches: int, task: Task, episode: Episode) -> Trajectory:
-    sampler, trajectory = Sampler(episode), episode.trajectory
+async def _play(branches: int, beneath: SteppedEpisode, episode: Episode) -> None:
+    trajectory = episode.trajectory
     trajectory.metrics = {"turns": 0, UNREADABLE: 0}
     items = trajectory.messages_and_choices
-    async with SteppedEpisode(scenario, task, seed=episode.seed) as beneath:
-        moment = await beneath.start()
+    moment = await beneath.start()
+    items += moment.new
+    trajectory.tools = moment.tools or None
+    while not moment.over:
+        place = len(items)
+        candidates = await run_all(
+            sample_turn(episode, items, moment.tools, place, branch) for branch in range(branches)
+        )
+        chosen = await _choose_by_vote(candidates, episode)
+        trajectory.additional_histories += [
+            History(messages_and_choices=[*items, each], tools=trajectory.tools, agent="branch")
+            for each in candidates
+            if each is not chosen
+        ]
+        items.append(chosen)
+        trajectory.metrics["turns"] += 1
+        (message,) = to_messages([chosen])
+        moment = await beneath.act(message, finish_reason=chosen.finish_reason)
         items += moment.new
-        trajectory.tools = moment.tools or None
-        while not moment.over:
-            candidates = await _candidates(branches, sampler, items, moment.tools)
-            chosen = await _choose_by_vote(candidates, items, sampler, trajectory)
-            before = list(items)
-            trajectory.additional_histories += [
-                History(messages_and_choices=[*before, each], tools=trajectory.tools, agent="branch")
-                for each in candidates
-                if each is not chosen
-            ]
-            items.append(chosen)
-            trajectory.metrics["turns"] += 1
-            (message,) = to_messages([chosen])
-            moment = await beneath.act(message, finish_reason=chosen.finish_reason)
-            items += moment.new
-        return conclude(trajectory, scenario, beneath)
 
 
-async def _candidates(
-    branches: int, sampler: Sampler, items: list[MessageOrChoice], tools: list[Message]
-) -> list[Choice]:
-    """Samples the candidates of one turn. Raises `NoTurnError`."""
-    return await run_all(sampler.turn(items, tools, len(items), branch) for branch in range(branches))
-
-
-async def _choose_by_vote(
-    candidates: list[Choice], items: list[MessageOrChoice], sampler: Sampler, trajectory: Trajectory
-) -> Choice:
+async def _choose_by_vote(candidates: list[Choice], episode: Episode) -> Choice:
     """The candidate that the policy votes for; the first if all are equal, or the vote names none."""
-    shown = [_shown(each) for each in candidates]
+    trajectory, shown = episode.trajectory, [_shown(each) for each in candidates]
     if len(set(shown)) == 1:
         return candidates[0]
+    items = trajectory.messages_and_choices
     question: Message = {"role": "user", "content": render("scenarios/branch_vote.j2", candidates=shown).strip()}
     ballot = [*items, question]
-    vote = await sampler.turn(ballot, (), len(items), "vote")
+    vote = await sample_turn(episode, ballot, (), len(items), "vote")
     trajectory.additional_histories.append(History(messages_and_choices=[*ballot, vote], agent="vote"))
     named = [int(each) for each in _NUMBER.findall(vote.message.content or "") if len(each) < 4]
     if not named or not 1 <= named[-1] <= len(candidates):

@@ -9,18 +9,16 @@ For models without native tool calls. An unparsable turn is answered with the pr
 """
 
 import json
+from functools import partial
 
 from gavel.llm.types import Message, text_of
 from gavel.prompts import render
-from gavel.scenarios.agent_styles.restyled import Sampler, conclude, heard, restyle
-from gavel.scenarios.chat_model import ChatModel
+from gavel.scenarios.agent_styles import restyle, sample_turn
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.scripted_agent import example
 from gavel.scenarios.stepped_episode import Moment, SteppedEpisode
-from gavel.scenarios.task import Task
 from gavel.scenarios.text_calls import Unreadable, Words, calls_message, read_turn, signature
-from gavel.scenarios.trajectory import Trajectory
 
 UNREADABLE = "unreadable_turns"
 
@@ -32,42 +30,41 @@ def scenario_at(address: str) -> Scenario:
 
 def react(scenario: Scenario) -> Scenario:
     """The scenario, played with thoughts and actions as text. It is called `NAME_react`."""
-
-    async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
-        return await _play(scenario, task, episode)
-
-    return restyle(scenario, "react", play)
+    return restyle(scenario, "react", partial(_play, scenario.max_turns))
 
 
-async def _play(scenario: Scenario, task: Task, episode: Episode) -> Trajectory:
-    sampler, trajectory = Sampler(episode), episode.trajectory
+async def _play(most_unreadable: int, beneath: SteppedEpisode, episode: Episode) -> None:
+    trajectory = episode.trajectory
     trajectory.metrics = {"turns": 0, UNREADABLE: 0}
     items = trajectory.messages_and_choices
-    async with SteppedEpisode(scenario, task, seed=episode.seed) as beneath:
-        moment = await beneath.start()
-        items += opening(moment)
-        while not moment.over:
-            choice = await sampler.turn(items, (), len(items))
-            items.append(choice)
-            trajectory.metrics["turns"] += 1
-            said = choice.message.content or ""
-            turn = read_turn(said, moment.tools)
-            if choice.finish_reason == "length":
-                moment = await beneath.act({"content": said}, finish_reason="length")
-            elif isinstance(turn, Unreadable) and trajectory.metrics[UNREADABLE] < scenario.max_turns:
-                trajectory.metrics[UNREADABLE] += 1
-                items.append({"role": "user", "content": f"Observation: {turn.problem}"})
-                continue
-            elif isinstance(turn, Unreadable | Words):
-                moment = await beneath.act({"content": turn.text if isinstance(turn, Words) else said})
-            else:
-                moment = await beneath.act(calls_message(turn, len(items)))
-            if answer := heard(moment.new):
-                items.append({"role": "user", "content": answer})
-        return conclude(trajectory, scenario, beneath)
+    moment = await beneath.start()
+    items += _opening(moment)
+    while not moment.over:
+        choice = await sample_turn(episode, items, (), len(items))
+        items.append(choice)
+        trajectory.metrics["turns"] += 1
+        said = choice.message.content or ""
+        turn = read_turn(said, moment.tools)
+        if choice.finish_reason == "length":
+            moment = await beneath.act({"content": said}, finish_reason="length")
+        elif isinstance(turn, Unreadable) and trajectory.metrics[UNREADABLE] < most_unreadable:
+            trajectory.metrics[UNREADABLE] += 1
+            items.append({"role": "user", "content": f"Observation: {turn.problem}"})
+            continue
+        elif isinstance(turn, Unreadable | Words):
+            moment = await beneath.act({"content": turn.text if isinstance(turn, Words) else said})
+        else:
+            moment = await beneath.act(calls_message(turn, len(items)))
+        heard = (
+            f"Observation: {text_of(each)}" if each.get("role") == "tool" else text_of(each)
+            for each in moment.new
+            if each.get("role") != "assistant"
+        )
+        if answer := "\n\n".join(filter(None, heard)):
+            items.append({"role": "user", "content": answer})
 
 
-def opening(moment: Moment) -> list[Message]:
+def _opening(moment: Moment) -> list[Message]:
     """The first messages of an episode, with the tools and the form of an action in the system prompt."""
     system = [text_of(each) for each in moment.new if each.get("role") in ("system", "developer")]
     if moment.tools:

@@ -188,7 +188,7 @@ class GroupMaker:
         async def scored(group: TrajectoryGroup) -> TrajectoryGroup:
             first, *rest = split_by_agent(group, [each for further in others for each in further])
             score = partial(self._score, scenario, noise_prior)
-            further.extend(await asyncio.gather(*(gather_group(each, score, GroupTally()) for each in rest)))
+            further.extend(await asyncio.gather(*(gather_group(each, score) for each in rest)))
             return await score(first)
 
         group = TrajectoryGroup(member(index) for index in range(self.config.group_size))

@@ -43,10 +43,10 @@ FORMS = {
 @pytest.mark.parametrize("kind", agentgym_clients.ALL)
 def test_agentgym_s_clients_drive_a_scenario_with_tools(kind: str, form: str, desk: str) -> None:
     client = agentgym_clients.ALL[kind](desk)
-    if form == "JSON" and client.strips:  # nothing of an object is left: refused, with the form that survives
+    if form != "plain" and client.strips:  # nothing of an object is left: refused, with the form that survives
         client.reset(2)
         step = client.step(f"Action: {FORMS[form].format(name='look_up_order', field='order_id', value='1003')}")
-        assert ("`Action: look_up_order VALUE`" in step.state, step.done) == (True, False)
+        assert ("`Action: look_up_order " in step.state, step.done) == (True, False)
         return
     for item in (2, 7200):
         client.reset(item)
