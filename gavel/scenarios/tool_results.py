@@ -9,6 +9,7 @@ No library is imported for it.
 """
 
 import dataclasses
+import inspect
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
@@ -18,7 +19,8 @@ from enum import Enum
 from itertools import islice
 from typing import Any, cast, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
+from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 MAX_YIELDED = 10_000
@@ -108,11 +110,24 @@ def all_of(values: Iterable[Any]) -> list[Any]:
     return items
 
 
-def bytes_in(hint: Any) -> str | None:
-    """The name of a type of bytes, which are always rejected, in an annotation; None if there is none."""
+def unreadable_in(hint: Any) -> str | None:
+    """The name of a type in an annotation whose values are always rejected; None if there is none."""
+    if parts := get_args(hint):
+        return next(filter(None, map(unreadable_in, parts)), None)
     if hint in _BYTES:
         return hint.__name__
-    return next(filter(None, map(bytes_in, get_args(hint))), None)
+    methods = ("_asdict", "to_dict", "__array__", "__iter__", *_LISTING)
+    if not isinstance(hint, type) or _is_row(hint) or _is_table(hint) or _fields(hint) is not None:
+        return None
+    if hint is object or inspect.isabstract(hint) or getattr(hint, "_is_protocol", False):
+        return None  # the content of its values is left to their class
+    if not _has(hint, "keys") and any(_has(hint, method) for method in methods):
+        return None
+    try:
+        TypeAdapter(hint)
+    except PydanticUserError:
+        return hint.__name__
+    return None
 
 
 def _is_row(kind: Any) -> bool:

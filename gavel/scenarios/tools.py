@@ -23,7 +23,7 @@ from gavel.llm.types import Message
 from gavel.scenarios.deadline import LateError, in_time
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
-from gavel.scenarios.tool_results import RETURNABLE, ResultError, all_of, bytes_in, text_of_result
+from gavel.scenarios.tool_results import RETURNABLE, ResultError, all_of, text_of_result, unreadable_in
 
 ToolFunction = Callable[..., Any]
 
@@ -74,7 +74,8 @@ class Tool:
     A plain function runs in a thread of its episode, or else of the asyncio task that calls it. `bound`: the function
     is a method, whose first argument is the environment.
 
-    Raises `ToolDefinitionError` for a function that has no schema, or whose annotation says that it returns bytes.
+    Raises `ToolDefinitionError` for a function that has no schema, or whose annotation says that it returns what the
+    agent cannot be shown, such as bytes.
     """
 
     def __init__(self, function: ToolFunction, *, bound: bool = False) -> None:
@@ -101,7 +102,7 @@ class Tool:
                 f"the tool {name} cannot be described to an agent: {str(error).splitlines()[0]}",
                 "Use types that JSON can hold: str, int, float, bool, list, dict, Literal, or a pydantic model.",
             ) from error
-        if unreadable := bytes_in(get_type_hints(inspect.unwrap(function)).get("return")):
+        if unreadable := unreadable_in(get_type_hints(inspect.unwrap(function)).get("return")):
             raise ToolDefinitionError(
                 f"the tool {name} returns {unreadable}, which the agent cannot be shown", f"Return {RETURNABLE}."
             )

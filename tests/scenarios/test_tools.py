@@ -8,9 +8,11 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
+from email.message import Message
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Optional
 from xml.etree import ElementTree
 
@@ -344,6 +346,48 @@ async def test_a_result_without_a_faithful_text_is_a_tool_error_that_says_that_t
     ended = await Tool(end).call("{}")
     assert ended.error
     assert ended.done
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [bytes, list[bytes], dict[str, bytes | None], threading.Thread, Iterator[bytes], Message, ElementTree.Element],
+)
+def test_a_tool_that_is_said_to_return_what_cannot_be_shown_is_refused_before_it_runs(returned: Any) -> None:
+    def give() -> Any:
+        raise AssertionError
+
+    give.__annotations__["return"] = returned
+    with pytest.raises(ToolDefinitionError) as error:
+        Tool(give)
+    assert "dataclasses" in error.value.remedy
+
+
+RETURNED = [
+    str,
+    None,
+    object,
+    pd.DataFrame,
+    pd.Series,
+    np.ndarray,
+    np.int64,
+    Decimal,
+    datetime,
+    Path,
+    Point,
+    Address,
+    Pair,
+]
+
+
+@pytest.mark.parametrize(
+    "returned", [*RETURNED, list[Point], dict[str, Any], Point | None, Iterator[Pair], Callable[[], int]]
+)
+def test_a_tool_may_be_said_to_return_what_can_be_shown(returned: Any) -> None:
+    def give() -> Any:
+        raise AssertionError
+
+    give.__annotations__["return"] = returned
+    Tool(give)
 
 
 async def test_a_generator_answers_with_what_it_yields_and_an_endless_one_is_a_tool_error():
