@@ -328,11 +328,6 @@ class Engine:
             )
         return group
 
-    async def open_group(self, group: str, caller: Caller) -> tuple[GroupRecord, list[str]] | None:
-        """An open group and the ids of its members so far; None if the caller has none."""
-        found = None if "\0" in group else await self.groups.open_group(group)
-        return None if found is None or not caller.may_use(found[0].record.project) else found
-
     async def result(self, record: Record, wait: float | None = None) -> Record:
         """The finished record, or the unfinished one after `wait` seconds (None: `limits.wait_seconds`).
 
@@ -366,7 +361,8 @@ class Engine:
     async def delete(self, judgement: str, caller: Caller = ANYONE) -> None:
         """Deletes a judgement with its transcripts and replies, or the open group that would get it. Raises
         `NotFoundError`."""
-        if await self.open_group(judgement, caller) is None:
+        project = await self.groups.project_of_open(judgement)
+        if project is None or not caller.may_use(project):
             await self.get(judgement, caller)
         await self.store.delete(judgement)
         self.worker.cancel(judgement)

@@ -115,20 +115,12 @@ class GroupStore:
         if await self.database.rows(sa.select(_g.id).where(_IS_OPEN).limit(1)):
             await self.database.write(work, "group")
 
-    async def open_group(self, group: str) -> tuple[GroupRecord, list[str]] | None:
-        """An open group, and the ids of its members so far; None if there is none of this id."""
-        rows = await self.database.rows(sa.select(groups).where(_g.id == group, _IS_OPEN))
-        came = await self.database.rows(sa.select(_m.id).where(_m.group_id == group).order_by(_m.id))
-        return (_record(rows[0], self._clock), [row.id for row in came]) if rows else None
-
-    async def waiting(self, projects: Collection[str] | None, limit: int) -> list[GroupRecord]:
-        """Open groups of these projects (None = all), the earliest deadline first."""
-        query = sa.select(groups).where(_IS_OPEN).limit(limit)
-        here = sa.case((_g.clock == self._clock.id, _g.due_at - self._clock.now()), else_=_g.seconds_left)
-        query = query.order_by(here)
-        if projects is not None:
-            query = query.where(_g.project.in_(sorted(projects)))
-        return [_record(row, self._clock) for row in await self.database.rows(query)]
+    async def project_of_open(self, group: str) -> str | None:
+        """The project of an open group; None if there is none of this id."""
+        if "\0" in group:  # PostgreSQL rejects a lookup of it
+            return None
+        rows = await self.database.rows(sa.select(_g.project).where(_g.id == group, _IS_OPEN))
+        return rows[0].project if rows else None
 
     async def still_open(self, ids: Collection[str]) -> set[str]:
         """Those of the ids that are of open groups."""
