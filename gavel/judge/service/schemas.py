@@ -10,7 +10,7 @@ import hashlib
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
@@ -44,38 +44,12 @@ def _no_truth_value(value: object) -> object:
     return value
 
 
-def _no_other_kind(value: object) -> object:
-    if isinstance(value, str | bytes):
-        raise ValueError("a number is wanted here, not a text")
-    return _no_truth_value(value)
-
-
-Integer = Annotated[int, BeforeValidator(_no_other_kind)]
-Number = Annotated[float, BeforeValidator(_no_other_kind), AllowInfNan(False)]
+Integer = Annotated[int, Strict()]
+Number = Annotated[float, Strict(), AllowInfNan(False)]
 Boolean = Annotated[bool, Strict()]
 SetInteger = Annotated[int, BeforeValidator(_no_truth_value)]
 """Integer setting, which the environment gives as text."""
 SetNumber = Annotated[float, BeforeValidator(_no_truth_value), AllowInfNan(False)]
-
-
-def _unix_seconds(value: object) -> object:
-    """Unix seconds, also of an ISO 8601 time, in UTC if it names no zone."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        pass
-    for text in (value, value.replace(" ", "+")):  # a time zone's +, which means a space in a URL
-        try:
-            read = datetime.fromisoformat(text)
-            return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
-        except ValueError:
-            continue
-    raise ValueError(f"{value:.60} is no time, such as 2026-11-22T09:00 (UTC) or Unix seconds")
-
-
-Seconds = Annotated[float, BeforeValidator(_unix_seconds)]
 
 
 class Described(BaseModel):
@@ -299,7 +273,6 @@ class SummaryOut(BaseModel):
 
 
 _TIME = "Unix seconds, or a time such as 2026-11-22T09:00 (UTC where it names no zone)."
-_MAX_TIME = 2**40
 _UNFINISHED: tuple[str, ...] = get_args(PendingStatus)
 _FINISHED: tuple[str, ...] = (*get_args(GroupStatus), "failed")
 STATUSES = {
@@ -317,8 +290,8 @@ class PageQuery(StrictModel):
     project: _Text | None = None
     status: list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None = None
     judge: _Text | None = Field(default=None, description="As in the list.")
-    since: Seconds | None = Field(default=None, ge=0, le=_MAX_TIME, description=_TIME)
-    until: Seconds | None = Field(default=None, ge=0, le=_MAX_TIME, description=f"{_TIME} Exclusive.")
+    since: datetime | None = Field(default=None, description=_TIME)
+    until: datetime | None = Field(default=None, description=f"{_TIME} Exclusive.")
     before: str | None = Field(default=None, pattern=ID_PATTERN, description="`next` of another page.")
     limit: int = Field(default=50, ge=1, le=200)
 
