@@ -69,7 +69,7 @@ class JudgeClient:
     ) -> None:
         """`url` and `key`: None = the environment's GAVEL_JUDGE_URL and GAVEL_JUDGE_KEY. `project`: what judgements are
         filed under. `deadline`: seconds for one group, with all repetitions. `options`: what requests say, as
-        `POST /v1/score` takes it (`rubric`, `preset`, `criteria`, `reference`, `judge`, `orders`, `mode`, `retain`); a
+        `POST /v1/score` takes it (`rubric`, `preset`, `criteria`, `reference`, `judge`, `orders`, `mode`); a
         task's own rubric, reference and criteria, in the group's metadata, win.
 
         Raises `JudgeError` when there is no address.

@@ -44,8 +44,14 @@ def _no_truth_value(value: object) -> object:
     return value
 
 
-Integer = Annotated[int, Strict()]
-Number = Annotated[float, Strict(), AllowInfNan(False)]
+def _no_other_kind(value: object) -> object:
+    if isinstance(value, str | bytes):
+        raise ValueError("a number is wanted here, not a text")
+    return _no_truth_value(value)
+
+
+Integer = Annotated[int, BeforeValidator(_no_other_kind)]
+Number = Annotated[float, BeforeValidator(_no_other_kind), AllowInfNan(False)]
 Boolean = Annotated[bool, Strict()]
 SetInteger = Annotated[int, BeforeValidator(_no_truth_value)]
 """Integer setting, which the environment gives as text."""
@@ -179,8 +185,6 @@ class JudgingOptions(StrictModel):
     """How members are compared."""
     project: Project = ""
     """What the judgement is filed under."""
-    retain: Boolean = True
-    """False: transcripts and replies are erased once the answer is given."""
 
 
 class ScoreRequest(JudgingOptions):
@@ -448,19 +452,6 @@ class Verdict(BaseModel):
         further = sorted(set(keys) - self.reply_keys)
         return self.model_copy(update={"questions": further}) if further else self
 
-    def bare(self) -> "Verdict":
-        """The verdict reduced to scores and costs: explanations and votes may quote a transcript."""
-        kept = {"score", "standard_error", "degrees_of_freedom", "flags"}
-        members = [
-            Judgement(**member.model_dump(include=kept), reason=member.reason and "erased") for member in self.members
-        ]
-        group = self.group and self.group.model_copy(
-            update={"settings": None, "warnings": [], "reason": self.group.reason and "erased"}
-        )
-        return self.model_copy(
-            update={"members": members, "group": group, "problem": self.problem and "erased", "questions": []}
-        )
-
 
 Status = Literal["open", PendingStatus, FinishedStatus]
 
@@ -475,7 +466,6 @@ class Record:
     status: Status
     judge: str
     members: int
-    retain: bool
     created_at: float
     finished_at: float | None = None
     calls: int = 0

@@ -96,11 +96,6 @@ NUMBERS: list[tuple[type[BaseModel], dict[str, Any], str]] = [
     (NemoVerify, VERIFY, "_ng_rollout_index"),
     (NemoVerify, VERIFY, "_ng_task_index"),
 ]
-TRUTHS: list[tuple[type[BaseModel], dict[str, Any], str]] = [
-    (MemberRequest, MEMBER, "wait"),
-    (MemberRequest, MEMBER, "retain"),
-    (ScoreRequest, SCORE, "retain"),
-]
 
 
 @pytest.mark.parametrize("value", ["true", "false", '"2"', '"2.0"', '""', "2.5e400", "[2]", "{}", "NaN", "Infinity"])
@@ -119,11 +114,10 @@ def test_a_number_is_taken_however_json_writes_it(model: type[BaseModel], body: 
 
 
 @pytest.mark.parametrize("value", ["1", "0", '"true"', '"no"', "1.0", "null"])
-@pytest.mark.parametrize(("model", "body", "name"), TRUTHS)
-def test_what_is_no_truth_value_is_refused(model: type[BaseModel], body: dict[str, Any], name: str, value: str):
-    text = json.dumps({**body, name: "VALUE"}).replace('"VALUE"', value)
-    with pytest.raises(ValidationError, match=name):
-        model.model_validate_json(text)
+def test_what_is_no_truth_value_is_refused(value: str):
+    text = json.dumps({**MEMBER, "wait": "VALUE"}).replace('"VALUE"', value)
+    with pytest.raises(ValidationError, match="wait"):
+        MemberRequest.model_validate_json(text)
 
 
 BAD = {

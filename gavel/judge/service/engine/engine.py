@@ -260,7 +260,6 @@ class Engine:
             status="queued",
             judge=", ".join(judge.names),
             members=len(request.trajectories),
-            retain=request.retain,
             created_at=time.time(),
             traceparent=caller.traceparent,
         )
@@ -331,8 +330,7 @@ class Engine:
     async def result(self, record: Record, wait: float | None = None) -> Record:
         """The finished record, or the unfinished one after `wait` seconds (None: `limits.wait_seconds`).
 
-        What is not to be retained is erased from the database, since it is answered now. Raises `NotFoundError` if the
-        judgement was deleted.
+        Raises `NotFoundError` if the judgement was deleted.
         """
         seconds = self.config.limits.wait_seconds if wait is None else wait
         with self.waiters.waiting(record.id) as future:
@@ -344,8 +342,6 @@ class Engine:
                         record = await future or await self.get(record.id)  # which raises for a deleted one
                 except TimeoutError:
                     record = await self.store.get(record.id) or record
-        if record.is_finished and not record.retain:
-            await self.store.erase_after_answer(record.id)
         return record
 
     async def get(self, judgement: str, caller: Caller = ANYONE) -> Record:

