@@ -1,18 +1,12 @@
 """The service's engine: accepts groups, has them judged, and answers. Every route and wire goes through it.
 
-    engine = Engine(config, Database.open(config.database))
-    await engine.start()
-    record = await engine.submit(request)
-    record = await engine.result(record)          # finished, or still pending after limits.wait_seconds
-    await engine.stop()
-
 Groups whose members arrive separately (`join_group`) become judgements like others: by the process that the last member
 reaches, or by the first one that sees the deadline pass. A waiting caller costs a future; messages are in the database.
 
 A request is in the database before `submit` returns, and its judgement before `result` returns it.
 
-There is one judge for each combination of model, orders and mode that requests ask for; all share the cassette and the
-budget. Only models and modes that the settings name are allowed, so that no request reaches an address of its choice.
+Judges share the cassette and the budget. Only models and modes that the settings name are allowed, so that no request
+reaches an address of its choice.
 """
 
 import asyncio
