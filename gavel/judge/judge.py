@@ -297,19 +297,7 @@ class Judge:
                 f"the group has no trajectories to judge ({counted(len(group.exceptions), 'rollout')} failed).",
                 "Mend what raised: group.exceptions has the tracebacks." if group.exceptions else given,
             )
-        for i, t in enumerate(group.trajectories):
-            histories = (t, *t.additional_histories)
-            if t.status == "failed":
-                continue
-            if not any(each.messages_and_choices for each in histories):
-                raise JudgeError(
-                    f"trajectory {i} of the group (counted from 0) has no messages.",
-                    'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
-                )
-            if any(isinstance(item, Choice) for each in histories for item in each.messages_and_choices):
-                continue
-            if misnamed := misnamed_assistant([message for each in histories for message in each.messages()]):
-                raise JudgeError(f"trajectory {i} of the group (counted from 0): {misnamed[0]}", misnamed[1])
+        check_attempts(group)
         if self.asks_servers:
             await load_litellm_in_thread()
         loop = asyncio.get_running_loop()
@@ -444,6 +432,24 @@ class Judge:
         asked = self.config.images == "send"
         found = {image_support(client.model, asked=asked) for client in chain.from_iterable(self._clients)}
         return next(support for support in ("none", "embedded", "any") if support in found)
+
+
+def check_attempts(group: TrajectoryGroup) -> None:
+    """Raises `JudgeError` for an attempt without messages that has not failed, and for one where unknown roles speak
+    and the assistant does not."""
+    for i, t in enumerate(group.trajectories):
+        histories = (t, *t.additional_histories)
+        if t.status == "failed":
+            continue
+        if not any(each.messages_and_choices for each in histories):
+            raise JudgeError(
+                f"trajectory {i} of the group (counted from 0) has no messages.",
+                'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
+            )
+        if any(isinstance(item, Choice) for each in histories for item in each.messages_and_choices):
+            continue
+        if misnamed := misnamed_assistant([message for each in histories for message in each.messages()]):
+            raise JudgeError(f"trajectory {i} of the group (counted from 0): {misnamed[0]}", misnamed[1])
 
 
 async def _probe(client: Client) -> Probe | LlmError:

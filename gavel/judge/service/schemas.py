@@ -10,7 +10,6 @@ import hashlib
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
@@ -276,7 +275,7 @@ class SummaryOut(BaseModel):
     finished_at: float | None
 
 
-_TIME = "Unix seconds, or a time such as 2026-11-22T09:00 (UTC where it names no zone)."
+_MAX_TIME = 2**40
 _UNFINISHED: tuple[str, ...] = get_args(PendingStatus)
 _FINISHED: tuple[str, ...] = (*get_args(GroupStatus), "failed")
 STATUSES = {
@@ -294,8 +293,8 @@ class PageQuery(StrictModel):
     project: _Text | None = None
     status: list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None = None
     judge: _Text | None = Field(default=None, description="As in the list.")
-    since: datetime | None = Field(default=None, description=_TIME)
-    until: datetime | None = Field(default=None, description=f"{_TIME} Exclusive.")
+    since: float | None = Field(default=None, ge=0, le=_MAX_TIME, description="Unix seconds.")
+    until: float | None = Field(default=None, ge=0, le=_MAX_TIME, description="Unix seconds. Exclusive.")
     before: str | None = Field(default=None, pattern=ID_PATTERN, description="`next` of another page.")
     limit: int = Field(default=50, ge=1, le=200)
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig
-from gavel.judge.service.http.requests import check_json
+from gavel.judge.service.http.requests import read_strict_json
 from gavel.judge.service.http.wires import NemoVerify
 from gavel.judge.service.schemas import CriterionIn, MemberRequest, ScoreRequest
 from tests.judge.service.in_process import serving
@@ -139,7 +139,7 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_what_readers_differ_on_is_refused(what: str) -> None:
     with pytest.raises(ValueError, match=r".") as refused:
-        check_json(BAD[what])
+        read_strict_json(BAD[what])
     assert 0 < len(str(refused.value)) < 300
 
 
@@ -148,6 +148,6 @@ def test_a_number_is_refused_where_no_float_holds_it(exponent: int, digits: int,
     number = f"{'7' * digits}{'.5' if point else ''}e{exponent}"
     if math.isinf(float(number)):
         with pytest.raises(ValueError, match=r"."):
-            check_json(number.encode())
+            read_strict_json(number.encode())
     else:
-        check_json(number.encode())
+        read_strict_json(number.encode())

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from gavel.judge.config import JudgeConfig
-from gavel.judge.judge import Judge
+from gavel.judge.judge import Judge, check_attempts
 from gavel.judge.offline import stand_in
 from gavel.judge.panel.juror import jury
 from gavel.judge.panel.modes import ModeName
@@ -36,7 +36,6 @@ from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.errors import JudgeError
-from gavel.scenarios.formats.chat import misnamed_assistant
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
@@ -85,11 +84,8 @@ class Judges:
                     f"There are: {names}. Presets are the service's setting rubrics; or send the text as rubric.",
                 )
         try:
-            for number, member in enumerate(request.trajectories):
-                said = [message for each in (member, *member.histories) for message in each.messages]
-                if member.status != "failed" and (misnamed := misnamed_assistant(said)):
-                    raise JudgeError(f"trajectory {number} of the group (counted from 0): {misnamed[0]}", misnamed[1])
             group = request.group(preset)
+            check_attempts(group)
             judge.rubric.for_task(truth_of(group))
             if set(judge.names) == {stand_in.MODEL}:
                 stand_in.check_group_readable(judge.rubric, group)

@@ -10,7 +10,6 @@ import secrets
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -58,9 +57,8 @@ def new_id() -> str:
     return str(UUID(int=milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | secrets.randbits(62)))
 
 
-def first_id_at(at: float | datetime) -> str:
-    """The lowest id of this time, in UTC where it names no zone: earlier ids sort before it."""
-    seconds = at.replace(tzinfo=at.tzinfo or UTC).timestamp() if isinstance(at, datetime) else at
+def first_id_at(seconds: float) -> str:
+    """The lowest id of this time: earlier ids sort before it."""
     milliseconds = int(min(max(seconds * 1000, 0), 2**48 - 1))
     return str(UUID(int=milliseconds << 80 | 0x7 << 76 | 0b10 << 62))
 
