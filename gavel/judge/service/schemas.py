@@ -330,12 +330,14 @@ class MemberRequest(JudgingOptions, ConversationIn):
     @property
     def trajectory_in(self) -> TrajectoryIn:
         """The member in the form of `POST /v1/score`."""
-        return TrajectoryIn(id=self.id, **{name: getattr(self, name) for name in ConversationIn.model_fields})
+        return TrajectoryIn.model_construct(
+            id=self.id, **{name: getattr(self, name) for name in ConversationIn.model_fields}
+        )
 
     @property
     def options(self) -> JudgingOptions:
         """The judging options of its group."""
-        return JudgingOptions(**{name: getattr(self, name) for name in JudgingOptions.model_fields})
+        return JudgingOptions.model_construct(**{name: getattr(self, name) for name in JudgingOptions.model_fields})
 
 
 class MemberAnswer(MemberOut):

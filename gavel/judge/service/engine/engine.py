@@ -284,7 +284,7 @@ class Engine:
             )
         request = request.model_copy(update={"project": caller.project_of(request.project)})
         member, options = request.trajectory_in, request.options
-        alone = ScoreRequest(trajectories=[member], **options.model_dump())
+        alone = ScoreRequest.model_construct(trajectories=[member], **dict(options))
         judge, _ = self.check(alone, request.project, caller)
         full = OverloadedError(f"{self._open_groups:,} groups wait for members already.", "Try again later.")
         new = NewMember(
