@@ -12,7 +12,7 @@
 # Slow suites; .ci/suites.toml says what each installs (into .venvs/) and runs:
 #   make test-adapters    the rewards of other trainers, over their released packages
 #   make test-bridges     worlds and trainers of others, over their released packages
-#   make test-browser     the pages of the judge service and the viewer, in Chromium
+#   make test-browser     the viewer, in Chromium
 #   make test-deploy      the validators of deploy/, and nginx before the judge service
 #   make test-docs        build the documentation, and walk every tutorial as it is written
 #   make test-exports     exported trajectories and trackers, over the programs that read them

@@ -6,7 +6,6 @@ from .cli.evaluate import evaluate_many as evaluate_many
 from .judge.audit.agreement import agreement as agreement
 from .judge.audit.agreement import judge_vs_judge as judge_vs_judge
 from .judge.config import JudgeConfig as JudgeConfig
-from .judge.drafts import draft_criteria as draft_criteria
 from .judge.errors import JudgeError as JudgeError
 from .judge.judge import Judge as Judge
 from .judge.panel.anchors import Anchor as Anchor

@@ -31,7 +31,7 @@ from gavel.judge.config import JudgeConfig, read_text_option
 from gavel.judge.errors import JudgeError, as_judge_error, llm_errors_as_judge_errors, no_group
 from gavel.judge.offline import stand_in
 from gavel.judge.panel.anchors import Anchor, check_anchors, read_attempts
-from gavel.judge.panel.judgements import Ballot, Progress, judge_group, judge_members, p_right
+from gavel.judge.panel.judgements import Ballot, judge_group, judge_members, p_right
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import LONG, Poll, off_loop_if_long
@@ -275,13 +275,11 @@ class Judge:
                 return as_judge_error(error)
         return None
 
-    async def score(
-        self, group: TrajectoryGroup, *, noise_prior: NoisePrior | None = None, progress: Progress | None = None
-    ) -> TrajectoryGroup:
+    async def score(self, group: TrajectoryGroup, *, noise_prior: NoisePrior | None = None) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
 
-        `noise_prior`: instead of the judge's own. `progress`: is told of the votes as they come. A task's own rubric,
-        reference and criteria are those of `gavel.scenarios.truth.truth_of`.
+        `noise_prior`: instead of the judge's own. A task's own rubric, reference and criteria are those of
+        `gavel.scenarios.truth.truth_of`.
 
         Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed, for
         one where unknown roles speak and the assistant does not, for tasks with different references, rubrics or
@@ -299,32 +297,19 @@ class Judge:
                 f"the group has no trajectories to judge ({counted(len(group.exceptions), 'rollout')} failed).",
                 "Mend what raised: group.exceptions has the tracebacks." if group.exceptions else given,
             )
-        for i, t in enumerate(group.trajectories):
-            histories = (t, *t.additional_histories)
-            if t.status == "failed":
-                continue
-            if not any(each.messages_and_choices for each in histories):
-                raise JudgeError(
-                    f"trajectory {i} of the group (counted from 0) has no messages.",
-                    'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
-                )
-            if any(isinstance(item, Choice) for each in histories for item in each.messages_and_choices):
-                continue
-            if misnamed := misnamed_assistant([message for each in histories for message in each.messages()]):
-                raise JudgeError(f"trajectory {i} of the group (counted from 0): {misnamed[0]}", misnamed[1])
+        check_attempts(group)
         if self.asks_servers:
             await load_litellm_in_thread()
         loop = asyncio.get_running_loop()
         if loop not in self._prepared_groups:
             self._prepared_groups[loop] = CapacityLimiter(_PREFETCH * self.config.concurrency)
         async with self._prepared_groups[loop]:
-            prior = noise_prior or self.config.noise_prior
-            scored, whole = await self._judge(group, prior, progress or Progress())
+            scored, whole = await self._judge(group, noise_prior or self.config.noise_prior)
         whole.seconds = time.monotonic() - started
         return with_judgements(group, scored, whole)
 
     async def _judge(
-        self, group: TrajectoryGroup, noise_prior: NoisePrior | None, progress: Progress
+        self, group: TrajectoryGroup, noise_prior: NoisePrior | None
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Judgements of the group's trajectories, and of the group."""
         truth = truth_of(group)
@@ -335,7 +320,7 @@ class Judge:
             characters, read_attempts, trajectories, self.anchors, view, self.config.unseen
         )
         canonical = with_reference(content.seen, None if truth.reference is None else view.text(truth.reference))
-        ballots = await self._ballots(canonical, content.fixed, rubric, characters, progress)
+        ballots = await self._ballots(canonical, content.fixed, rubric, characters)
         aggregate = partial(self._mode.aggregate, fixed=content.fixed, noise_prior=noise_prior)
         members = judge_members(group.trajectories, canonical, ballots, self.config.quorum, aggregate)
         for index, reason in content.unseen.items():
@@ -361,7 +346,7 @@ class Judge:
         return members, whole
 
     async def _ballots(
-        self, group: CanonicalGroup, fixed: Mapping[int, float], rubric: Rubric, characters: int, progress: Progress
+        self, group: CanonicalGroup, fixed: Mapping[int, float], rubric: Rubric, characters: int
     ) -> list[Ballot]:
         """The ballots of all jurors; none where there is nothing to compare.
 
@@ -384,8 +369,7 @@ class Judge:
         seed = f"{self.config.seed}/{group.digest}"
         max_shown = partial(poll.max_shown, group)
         schedule = await off_loop_if_long(characters, self._mode.schedule, size, counts, seed, fixed, max_shown)
-        progress.calls, progress.group = sum(map(len, schedule)), group
-        ballots = await poll.poll(group, schedule, seed, progress.ballots.append)
+        ballots = await poll.poll(group, schedule, seed)
         if (closed := self._closed) is not None and any(ballot.scores is None for ballot in ballots):
             raise closed
         no_room = [ballot.no_room for ballot in ballots if ballot.no_room and not ballot.calls]
@@ -448,6 +432,24 @@ class Judge:
         asked = self.config.images == "send"
         found = {image_support(client.model, asked=asked) for client in chain.from_iterable(self._clients)}
         return next(support for support in ("none", "embedded", "any") if support in found)
+
+
+def check_attempts(group: TrajectoryGroup) -> None:
+    """Raises `JudgeError` for an attempt without messages that has not failed, and for one where unknown roles speak
+    and the assistant does not."""
+    for i, t in enumerate(group.trajectories):
+        histories = (t, *t.additional_histories)
+        if t.status == "failed":
+            continue
+        if not any(each.messages_and_choices for each in histories):
+            raise JudgeError(
+                f"trajectory {i} of the group (counted from 0) has no messages.",
+                'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
+            )
+        if any(isinstance(item, Choice) for each in histories for item in each.messages_and_choices):
+            continue
+        if misnamed := misnamed_assistant([message for each in histories for message in each.messages()]):
+            raise JudgeError(f"trajectory {i} of the group (counted from 0): {misnamed[0]}", misnamed[1])
 
 
 async def _probe(client: Client) -> Probe | LlmError:

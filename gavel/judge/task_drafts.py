@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from statistics import fmean
 from textwrap import shorten
 from typing import Any, Literal, cast
@@ -33,16 +34,17 @@ from gavel.judge.drafts import (
     ask_for,
     read_object,
     schema_object,
-    transcripts_with_request,
 )
 from gavel.judge.errors import JudgeError
+from gavel.judge.prompt.call_prompt import GroupPrompts
 from gavel.judge.prompt.canonical_group import canonicalize
+from gavel.judge.prompt.fenced_transcript import draw_markers
 from gavel.judge.prompt.flags import with_flags
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import ChatAgent, Client
 from gavel.llm.errors import NotAskedError, PermanentError
-from gavel.llm.types import Schema, text_of
+from gavel.llm.types import Message, Schema, text_of
 from gavel.prompts import render
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.mcp import McpServer, McpSurvey
@@ -89,10 +91,10 @@ class DraftedTask(BaseModel):
 
     def reason_to_leave_out(self) -> Reason | None:
         """What the attempts at it say against it."""
-        if not self.solved_share:
-            return "unchecked" if self.solved_share is None else "unsolved"
-        judged = [attempt for attempt in self.attempts if attempt.solved is not None]
-        return "trivial" if all(attempt.solved and not attempt.used_tools for attempt in judged) else None
+        share = self.solved_share
+        if not share:
+            return "unchecked" if share is None else "unsolved"
+        return "trivial" if share == 1 and not any(each.solved and each.used_tools for each in self.attempts) else None
 
     def task(self) -> Task:
         data: dict[str, Any] = {"difficulty": self.difficulty, "solved": self.solved_share}
@@ -346,12 +348,12 @@ class Drafting:
         used = calls > episode.metrics.get("tool_errors", 0)
         if episode.status == "truncated":
             return Attempt(solved=False, why=episode.status_reason or "it was truncated", used_tools=used)
-        prompt = transcripts_with_request(
-            self.model,
-            with_flags(canonicalize({0: episode})),
-            render("scenarios/mcp_solved_system.j2"),
-            render("scenarios/mcp_solved.j2", task=sanitize(task.user), criteria=task.criteria),
-        )
+        request = render("scenarios/mcp_solved.j2", task=sanitize(task.user), criteria=task.criteria).strip()
+        group = with_flags(canonicalize({0: episode}))
+        markers = draw_markers(group, Random(group.digest))
+        prompts = GroupPrompts(group, markers, Rubric.of(None), lambda labels, turns: request)
+        _, shown = prompts.fit((0,), self.model.room(1)).messages
+        prompt: list[Message] = [{"role": "system", "content": render("scenarios/mcp_solved_system.j2").strip()}, shown]
         try:
             solved, why = await ask_for(self.model, prompt, _SCHEMA, read_verdict, noun="a verdict")
         except JudgeError as error:

@@ -212,14 +212,6 @@ async def test_a_trajectory_whose_answer_has_an_unknown_role_is_an_error():
     assert [trajectory.reward for trajectory in judged] == [0.2, 0.1]
 
 
-async def test_the_environment_names_the_judge(monkeypatch):
-    with pytest.raises(JudgeError):
-        Judge()
-    monkeypatch.setenv("GAVEL_JUDGE_MODEL", "stand-in")
-    judged = await Judge().score(TrajectoryGroup([desk("refund"), desk(ending=None)]))
-    assert judged.judgement.models == ["gavel/stand-in"]
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -322,8 +314,11 @@ async def test_debug_prints_the_votes_and_writes_them_to_the_logs(capsys):
 async def test_without_a_model_the_default_is_asked(monkeypatch):
     with pytest.raises(JudgeError, match="OPENAI_API_KEY"):
         await ruler_score_group(saying("a", "b"))
+    with pytest.raises(JudgeError, match="GAVEL_JUDGE_MODEL"):
+        Judge()
     monkeypatch.setenv("GAVEL_JUDGE_MODEL", "constant")
     assert [trajectory.reward for trajectory in await ruler_score_group(saying("a", "b"))] == [0.5, 0.5]
+    assert Judge().names == ["gavel/constant"]
 
 
 async def test_nothing_to_score_is_no_error():

@@ -153,27 +153,24 @@ def with_weights(results: Iterable[GoldenResult], weights: Mapping[str, float]) 
 
     Results of other modes than "groupwise", whose votes are no scores, stay as they are.
     """
-    return [_weighted(result, weights) for result in results]
-
-
-def _weighted(result: GoldenResult, weights: Mapping[str, float]) -> GoldenResult:
-    judged = result.judged
-    if judged.judgement is None or judged.judgement.mode != "groupwise":
-        return result
-    distinct = [judgement.votes for _, judgement in distinct_members(judged)]
-    scores = groupwise(answers_of(judged, weights), len(distinct))
-    members: list[Judgement] = []
-    for before in (trajectory.judgement or Judgement() for trajectory in judged):
-        votes = [vote for vote in before.votes if weights.get(vote.model)]
-        found = scores.get(distinct.index(before.votes)) if votes else None
-        known = {"score": found and found.score, "standard_error": found and found.standard_error}
-        members.append(before.model_copy(update={"votes": votes, **known}))
-    named = zip(result.group.members, members, strict=True)
-    return replace(
-        result,
-        scores={name: each.score for name, each in named if each.score is not None} if result.scores else {},
-        judged=with_judgements(judged, members, judged.judgement),
-    )
+    weighted: list[GoldenResult] = []
+    for result in results:
+        judged, whole = result.judged, result.judged.judgement
+        if whole is None or whole.mode != "groupwise":
+            weighted.append(result)
+            continue
+        distinct = [judgement.votes for _, judgement in distinct_members(judged)]
+        means = groupwise(answers_of(judged, weights), len(distinct))
+        members: list[Judgement] = []
+        for before in (trajectory.judgement or Judgement() for trajectory in judged):
+            votes = [vote for vote in before.votes if weights.get(vote.model)]
+            found = means.get(distinct.index(before.votes)) if votes else None
+            known = {"score": found and found.score, "standard_error": found and found.standard_error}
+            members.append(before.model_copy(update={"votes": votes, **known}))
+        named = zip(result.group.members, members, strict=True) if result.scores else ()
+        scores = {name: each.score for name, each in named if each.score is not None}
+        weighted.append(replace(result, scores=scores, judged=with_judgements(judged, members, whole)))
+    return weighted
 
 
 def learnt_prior(results: Iterable[GoldenResult]) -> NoisePrior | None:

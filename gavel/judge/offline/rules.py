@@ -4,27 +4,11 @@ Each title, list item and sentence of a rubric is a statement. A statement of on
 told as not read, and so is all that it may turn round, as "The agent never:" does: what stands below a title or a
 sentence that is not read, and what is nested in such an item.
 
-    - calls A, B and C (or: A or B)
-    - does not call A or B
-    - calls A and B before X or Y                  not kept where neither X nor Y is called
-    - calls X only after A and B                   kept where X is never called
-    - calls X when CONDITION                       and not where it does not hold
-    - calls X only when CONDITION                  kept where X is never called
-    - calls X with one_argument and another from A (or: from the first of A, from the request)
-    - calls X only with one_argument from A        kept where X is never called
-    - calls only one of X, Y, Z
-    - calls X and Y at most once
-    - says "one phrase" or "another" (to the user; or: and; or: does not say; or: says the reference)
-    - says "one phrase" when CONDITION             and not where it does not hold
-    - is told "one phrase" or "another" (by the user: what a world answers to words; or: is not told)
-    - ends with a message (to the user)
+    - calls look_up and check before refund (weight 2); ends with a message
 
-A CONDITION compares keys of the JSON objects that tools returned (`days <= 30 and not look_up.opened`), or is
-`the request says "a phrase"`, `A says "a phrase"`, `A finds something`. What was told after a call or beside it is not
-known to that call. Rules joined by `; ` are one, kept where all are. Each rule counts 1, one that ends with
-`(weight 2)` 2. A call that failed or has no result was not made. A phrase is found as whole words and whole numbers,
-whatever its case and Markdown. A rule that names no tool of those declared is not read; where none are declared, names
-that no attempt calls are told.
+`_FORMS` has all forms, and docs/judge.md says what each means. What was told after a call or beside it is not known to
+that call; a call that failed or has no result was not made. A rule that names no tool of those declared is not read;
+where none are declared, names that no attempt calls are told.
 """
 
 import json

@@ -9,6 +9,7 @@ number that no judge gave. Scores that were given on different scales are brough
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
@@ -117,13 +118,19 @@ def with_spreads(scores: Scores, answers: Sequence[Answer], fixed: Mapping[int, 
         slopes[juror] = _fit_scale(votes)[2] if votes else 1.0
     combined = dict(scores)
     for member, score in scores.items():
-        squares: dict[int, list[tuple[float, float]]] = {}
+        weights, squares = defaultdict[int, float](float), defaultdict[int, float](float)
         for answer in answers:
             if member in answer.spreads:
-                spread = answer.spreads[member] / slopes[answer.juror]
-                squares.setdefault(answer.juror, []).append((answer.weight, spread**2))
-        if isinstance(score, AggregateScore) and squares:
-            combined[member] = _with_doubt(score, list(squares.values()))
+                weights[answer.juror] += answer.weight
+                squares[answer.juror] += answer.weight * (answer.spreads[member] / slopes[answer.juror]) ** 2
+        if isinstance(score, str) or not weights:
+            continue
+        doubt = math.sqrt(math.fsum(weights[juror] * squares[juror] for juror in weights)) / sum(weights.values())
+        between, freedom = score.standard_error or 0.0, score.degrees_of_freedom
+        error = math.hypot(between, doubt)
+        if freedom is not None:  # Satterthwaite 1946: the doubts are known, not estimated
+            freedom = freedom * (error / between) ** 4 if between > _NEGLIGIBLE * error else None
+        combined[member] = replace(score, standard_error=error, degrees_of_freedom=freedom)
     return combined
 
 
@@ -267,23 +274,6 @@ def _within_range(scores: dict[int, AggregateScore]) -> dict[int, AggregateScore
         score = min(max((aggregate.score - start) / width, 0.0), 1.0)
         moved[member] = replace(aggregate, score=score, standard_error=error)
     return moved
-
-
-def _with_doubt(score: AggregateScore, jurors: Sequence[Sequence[tuple[float, float]]]) -> AggregateScore:
-    """`jurors`: for each, the weight and the squared spread of its votes."""
-    weights = [math.fsum(weight for weight, _ in votes) for votes in jurors]
-    total = math.fsum(weights)
-    doubt = math.sqrt(
-        math.fsum(
-            (own / total) ** 2 * math.fsum(weight * square for weight, square in votes) / own
-            for own, votes in zip(weights, jurors, strict=True)
-        )
-    )
-    between, freedom = score.standard_error or 0.0, score.degrees_of_freedom
-    error = math.hypot(between, doubt)
-    if freedom is not None:  # Satterthwaite 1946: the doubts are known, not estimated
-        freedom = freedom * (error / between) ** 4 if between > _NEGLIGIBLE * error else None
-    return replace(score, standard_error=error, degrees_of_freedom=freedom)
 
 
 def _fit_scale(votes: Sequence[tuple[float, float]]) -> tuple[float, float, float]:

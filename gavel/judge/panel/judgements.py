@@ -87,36 +87,6 @@ class Ballot:
         )
 
 
-@dataclass(slots=True)
-class Progress:
-    """Progress of judging one group; `Judge.score` fills it in.
-
-    The votes are those that came in so far; what they come to is decided when all have.
-    """
-
-    calls: int = 0
-    """Ballots that the judge asks for; 0 until that is decided."""
-    group: CanonicalGroup | None = None
-    """The members as ballots show them."""
-    ballots: list[Ballot] = field(default_factory=list[Ballot])
-    """Finished ballots, also without a usable reply."""
-
-    @property
-    def answered(self) -> int:
-        """Number of ballots that are over."""
-        return len(self.ballots)
-
-    def votes(self) -> dict[int, list[Vote]]:
-        """The votes so far, by the index of the trajectory in the group."""
-        found: dict[int, list[Vote]] = {}
-        for ballot in self.ballots:
-            for number, member in enumerate(self.group.members if self.group else ()):
-                if (vote := ballot.vote(number)) is not None:
-                    for index in member.indices:
-                        found.setdefault(index, []).append(vote)
-        return found
-
-
 def judge_members(
     trajectories: Sequence[Trajectory],
     group: CanonicalGroup,

@@ -232,12 +232,8 @@ class Poll:
     """Whether the first call of each juror goes ahead."""
     mode: Groupwise = field(default_factory=Groupwise)
 
-    async def poll(
-        self, group: CanonicalGroup, schedule: Schedule, seed: str, on_ballot: Callable[[Ballot], None]
-    ) -> list[Ballot]:
+    async def poll(self, group: CanonicalGroup, schedule: Schedule, seed: str) -> list[Ballot]:
         """Requests one ballot per scheduled call concurrently; lost ones are among them, with their problem.
-
-        `on_ballot` is told of each as soon as it is over.
 
         All calls have the same markers, so that their prompts begin alike. Only an order that comes again, such as that
         of a pair, has other markers: a cassette would answer the same prompt with the same reply.
@@ -260,7 +256,7 @@ class Poll:
                         caching[repetition] = _PromptCaching(self.cache, calls_shown, len(calls))
                     ballot = Ballot(len(calls), shown, clients[0].name, number, juror.weight)
                     call = _Call(self, ballot, group, prompts[repetition], clients, caching[repetition])
-                    calls.append(tasks.create_task(call.answer(refusals, on_ballot)))
+                    calls.append(tasks.create_task(call.answer(refusals)))
         return [call.result() for call in calls]
 
     def _prompts(self, group: CanonicalGroup, seed: str) -> GroupPrompts:
@@ -293,12 +289,11 @@ class _Call:
     clients: Sequence[Client]
     caching: "_PromptCaching"
 
-    async def answer(self, refusals: Refusals, on_ballot: Callable[[Ballot], None]) -> Ballot:
+    async def answer(self, refusals: Refusals) -> Ballot:
         try:
             await self._without_refused(refusals)
         finally:
             self.caching.ended(self.ballot.order)
-        on_ballot(self.ballot)
         return self.ballot
 
     async def _without_refused(self, refusals: Refusals) -> None:

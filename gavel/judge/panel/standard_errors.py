@@ -17,7 +17,6 @@ is fitted by least squares, and what is left counts as noise; so does, with a sm
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import mul, sub
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -120,15 +119,9 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
     is left out: two mirrored orders show no square. Over whole Williams squares any effect of the position and of the
     member shown before cancels out of every mean, so none of it counts as noise.
     """
-    count, of_member = len(votes), dict[int, list[int]]()
-    for row, vote in enumerate(votes):
-        of_member.setdefault(vote.member, []).append(row)
-    if count <= len(of_member):  # such as one order: nothing is left for the noise
+    count = len(votes)
+    if count <= len({vote.member for vote in votes}):  # such as one order: nothing is left for the noise
         return Noise(0.0, 0)
-    size = len(of_member)
-    may_balance = count >= size**2 and count > 3 * size + _MIN_DF
-    if not may_balance and len({(vote.scale, vote.juror) for vote in votes}) == 1:
-        return _noise_on_one_scale(votes, list(of_member.values()))
     import numpy as np
 
     scores, members = np.array([vote.score for vote in votes]), _dummies([vote.member for vote in votes])
@@ -159,53 +152,6 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
         fitted = columns @ np.linalg.lstsq(apart, scores, rcond=None)[0]
     ends = (float(square @ means), float(square @ square)) if _are_mirrored(votes) else (0.0, 0.0)
     return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, fitted.tolist(), without, ends)
-
-
-def _noise_on_one_scale(votes: Sequence[NoisyVote], rows_by_member: Sequence[Sequence[int]]) -> Noise:
-    """The same for one juror's calls on a whole group: a few numbers, for which NumPy takes ten times as long."""
-
-    def centred(values: Sequence[float]) -> list[float]:
-        apart = list(values)
-        for rows in rows_by_member:
-            mean = sum(values[row] for row in rows) / len(rows)
-            for row in rows:
-                apart[row] -= mean
-        return apart
-
-    scores, position, square = ([getattr(vote, name) for vote in votes] for name in ("score", "position", "square"))
-    left = centred(scores)
-    means = list(map(sub, scores, left))
-    bent = [place * max(mean * (1 - mean), 0.0) for place, mean in zip(position, means, strict=True)]
-    freedom = count = len(votes) - len(rows_by_member)
-    without = _dot(left, left) / count
-    fitted = [0.0] * len(votes)
-    found: list[tuple[list[float], list[float]]] = []
-    """Orthonormal columns of the effects within members, and the same combinations of the whole effects."""
-    for effect, must_leave in ((position, 1), (square, _MIN_DF), (bent, _MIN_DF)):
-        if freedom - 1 < must_leave:
-            continue
-        column, whole = centred(effect), effect
-        for other, of_other in found:
-            share = _dot(other, column)
-            column, whole = _less(column, share, other), _less(whole, share, of_other)
-        length = _dot(column, column) ** 0.5
-        if length <= _NO_LENGTH:
-            continue
-        found.append(([each / length for each in column], [each / length for each in whole]))
-        share = _dot(found[-1][0], left)
-        left, fitted = _less(left, share, found[-1][0]), _less(fitted, -share, found[-1][1])
-        freedom -= 1
-    squares = _dot(left, left)
-    ends = (_dot(square, means), _dot(square, square)) if _are_mirrored(votes) else (0.0, 0.0)
-    return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, fitted, without if found else None, ends)
-
-
-def _dot(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(map(mul, one, other))
-
-
-def _less(values: Sequence[float], share: float, column: Sequence[float]) -> list[float]:
-    return [value - share * each for value, each in zip(values, column, strict=True)]
 
 
 def _are_mirrored(votes: Sequence[NoisyVote]) -> bool:

@@ -52,8 +52,8 @@ _NOT_YET = "the group is not judged yet"
 
 
 class JudgeClient:
-    """A client of one service. May be shared by tasks, threads and event loops; close it, or use it in `with` or `async
-    with`.
+    """A client of one service. May be shared by tasks, threads and event loops; `async with` closes the connections of
+    its event loop.
 
     A pickled client contains no key: after loading, its key is the environment's GAVEL_JUDGE_KEY.
     """
@@ -69,7 +69,7 @@ class JudgeClient:
     ) -> None:
         """`url` and `key`: None = the environment's GAVEL_JUDGE_URL and GAVEL_JUDGE_KEY. `project`: what judgements are
         filed under. `deadline`: seconds for one group, with all repetitions. `options`: what requests say, as
-        `POST /v1/score` takes it (`rubric`, `preset`, `criteria`, `reference`, `judge`, `orders`, `mode`, `retain`); a
+        `POST /v1/score` takes it (`rubric`, `preset`, `criteria`, `reference`, `judge`, `orders`, `mode`); a
         task's own rubric, reference and criteria, in the group's metadata, win.
 
         Raises `JudgeError` when there is no address.
@@ -124,8 +124,7 @@ class JudgeClient:
             try:
                 return await self.score(group, idempotency_key=idempotency_key)
             finally:
-                if pool := self._pools.pop(asyncio.get_running_loop(), None):
-                    await pool.aclose()
+                await self.aclose()
 
         try:
             asyncio.get_running_loop()
@@ -212,26 +211,10 @@ class JudgeClient:
             self._pools[loop] = httpx.AsyncClient(headers=self._headers, limits=limits, trust_env=trusts_env)
         return self._pools[loop]
 
-    def close(self) -> None:
-        """Drops the connections of event loops that have ended."""
-        for loop in [loop for loop in self._pools if loop.is_closed()]:
-            del self._pools[loop]
-
     async def aclose(self) -> None:
-        """Closes the connections of the running event loop, and of those that run in other threads."""
-        here, pools = asyncio.get_running_loop(), dict(self._pools)
-        self._pools.clear()
-        for loop, pool in pools.items():
-            if loop is here:
-                await pool.aclose()
-            elif loop.is_running():
-                asyncio.run_coroutine_threadsafe(pool.aclose(), loop)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        """Closes the connections of the running event loop."""
+        if pool := self._pools.pop(asyncio.get_running_loop(), None):
+            await pool.aclose()
 
     async def __aenter__(self) -> Self:
         return self

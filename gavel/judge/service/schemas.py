@@ -10,7 +10,6 @@ import hashlib
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
@@ -56,26 +55,6 @@ Boolean = Annotated[bool, Strict()]
 SetInteger = Annotated[int, BeforeValidator(_no_truth_value)]
 """Integer setting, which the environment gives as text."""
 SetNumber = Annotated[float, BeforeValidator(_no_truth_value), AllowInfNan(False)]
-
-
-def _unix_seconds(value: object) -> object:
-    """Unix seconds, also of an ISO 8601 time, in UTC if it names no zone."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        pass
-    for text in (value, value.replace(" ", "+")):  # a time zone's +, which means a space in a URL
-        try:
-            read = datetime.fromisoformat(text)
-            return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
-        except ValueError:
-            continue
-    raise ValueError(f"{value:.60} is no time, such as 2026-11-22T09:00 (UTC) or Unix seconds")
-
-
-Seconds = Annotated[float, BeforeValidator(_unix_seconds)]
 
 
 class Described(BaseModel):
@@ -205,8 +184,6 @@ class JudgingOptions(StrictModel):
     """How members are compared."""
     project: Project = ""
     """What the judgement is filed under."""
-    retain: Boolean = True
-    """False: transcripts and replies are erased once the answer is given."""
 
 
 class ScoreRequest(JudgingOptions):
@@ -298,7 +275,6 @@ class SummaryOut(BaseModel):
     finished_at: float | None
 
 
-_TIME = "Unix seconds, or a time such as 2026-11-22T09:00 (UTC where it names no zone)."
 _MAX_TIME = 2**40
 _UNFINISHED: tuple[str, ...] = get_args(PendingStatus)
 _FINISHED: tuple[str, ...] = (*get_args(GroupStatus), "failed")
@@ -317,8 +293,8 @@ class PageQuery(StrictModel):
     project: _Text | None = None
     status: list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None = None
     judge: _Text | None = Field(default=None, description="As in the list.")
-    since: Seconds | None = Field(default=None, ge=0, le=_MAX_TIME, description=_TIME)
-    until: Seconds | None = Field(default=None, ge=0, le=_MAX_TIME, description=f"{_TIME} Exclusive.")
+    since: float | None = Field(default=None, ge=0, le=_MAX_TIME, description="Unix seconds.")
+    until: float | None = Field(default=None, ge=0, le=_MAX_TIME, description="Unix seconds. Exclusive.")
     before: str | None = Field(default=None, pattern=ID_PATTERN, description="`next` of another page.")
     limit: int = Field(default=50, ge=1, le=200)
 
@@ -354,12 +330,14 @@ class MemberRequest(JudgingOptions, ConversationIn):
     @property
     def trajectory_in(self) -> TrajectoryIn:
         """The member in the form of `POST /v1/score`."""
-        return TrajectoryIn(id=self.id, **{name: getattr(self, name) for name in ConversationIn.model_fields})
+        return TrajectoryIn.model_construct(
+            id=self.id, **{name: getattr(self, name) for name in ConversationIn.model_fields}
+        )
 
     @property
     def options(self) -> JudgingOptions:
         """The judging options of its group."""
-        return JudgingOptions(**{name: getattr(self, name) for name in JudgingOptions.model_fields})
+        return JudgingOptions.model_construct(**{name: getattr(self, name) for name in JudgingOptions.model_fields})
 
 
 class MemberAnswer(MemberOut):
@@ -475,19 +453,6 @@ class Verdict(BaseModel):
         further = sorted(set(keys) - self.reply_keys)
         return self.model_copy(update={"questions": further}) if further else self
 
-    def bare(self) -> "Verdict":
-        """The verdict reduced to scores and costs: explanations and votes may quote a transcript."""
-        kept = {"score", "standard_error", "degrees_of_freedom", "flags"}
-        members = [
-            Judgement(**member.model_dump(include=kept), reason=member.reason and "erased") for member in self.members
-        ]
-        group = self.group and self.group.model_copy(
-            update={"settings": None, "warnings": [], "reason": self.group.reason and "erased"}
-        )
-        return self.model_copy(
-            update={"members": members, "group": group, "problem": self.problem and "erased", "questions": []}
-        )
-
 
 Status = Literal["open", PendingStatus, FinishedStatus]
 
@@ -502,7 +467,6 @@ class Record:
     status: Status
     judge: str
     members: int
-    retain: bool
     created_at: float
     finished_at: float | None = None
     calls: int = 0

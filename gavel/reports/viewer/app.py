@@ -10,10 +10,12 @@ app = create_app(index, list_runs, token=None)
 """
 
 import asyncio
+import hashlib
 import hmac
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -31,7 +33,6 @@ from starlette.types import ASGIApp
 from gavel.base.errors import GavelError
 from gavel.base.files import is_inside
 from gavel.base.text import counted
-from gavel.judge.service.http.pages import FILTERS, HEADERS, respond_page
 from gavel.reports.page import environment
 from gavel.reports.run_figures import run_charts, step_rows
 from gavel.reports.run_outcome import outcome_of_run
@@ -55,9 +56,7 @@ from gavel.trainer.runs.run_listing import RunSummary
 _LIVE_SECONDS = 2
 """Between looks of the script at what may change."""
 _FORM_BYTES = 100_000
-_ASSETS: list[str | tuple[str, str]] = [
-    (each, "assets") for each in ("gavel.reports", "gavel.reports.viewer", "gavel.judge.service.http.pages")
-]
+_ASSETS: list[str | tuple[str, str]] = [(each, "assets") for each in ("gavel.reports", "gavel.reports.viewer")]
 
 
 def create_app(index: Index, list_runs: Callable[[], Iterable[RunSummary]], *, token: str | None = None) -> Starlette:
@@ -251,7 +250,11 @@ def _not_found(request: Request, error: Exception) -> Response:
 def _page(request: Request, template: str, *, status: int = 200, **values: object) -> Response:
     shown = {"path": request.url.path, "live_seconds": None, **values}
     text = _environment().get_template(template).render(shown)
-    return respond_page(request, text, {"Cache-Control": "no-cache"}, status)
+    content = text.encode("utf-8", "replace")  # a lone surrogate cannot be encoded
+    headers = {"Cache-Control": "no-cache", "ETag": f'"{hashlib.sha256(content).hexdigest()[:24]}"'}
+    if status == 200 and request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(content, status, headers, "text/html; charset=utf-8")
 
 
 def group_address(path: str, number: int) -> str:
@@ -263,15 +266,32 @@ def group_address(path: str, number: int) -> str:
 def _environment() -> Environment:
     found = environment(Path(__file__).parent / "templates")
     texts = {"asset": "/assets/{}".format, "counted": counted, "pretty_json": pretty_json, "shown_text": shown_text}
-    found.filters.update(FILTERS | texts)  # pyright: ignore[reportUnknownMemberType]
+    figures = {"number": "{:,}".format, "score": partial(_figure, "{:.2f}"), "usd": _usd}
+    found.filters.update(figures | texts)  # pyright: ignore[reportUnknownMemberType]
     found.globals["group_address"] = group_address  # pyright: ignore[reportUnknownMemberType]
     return found
+
+
+def _figure(form: str, value: float | None) -> str:
+    return "–" if value is None else form.format(value)
+
+
+def _usd(value: float | None) -> str:
+    """0.00123 → "0.0012 USD": two significant digits below ten cents, so that no cost is shown as nothing."""
+    is_small = value is not None and 0 < value < 0.1
+    digits = min(1 - math.floor(math.log10(value)), 12) if value and is_small else 2
+    return _figure(f"{{:,.{digits}f}} USD", value)
 
 
 COOKIE = "gavel-view"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _HEADERS = {
-    **HEADERS,
+    "Content-Security-Policy": (
+        "default-src 'none'; base-uri 'none'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+        "img-src 'self'; script-src 'self'; style-src 'self'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from gavel.base.files import is_inside
-from gavel.judge.service.http.pages import ScoreBar
 from gavel.llm.cassette import SqliteStorage
 from gavel.reports.transcript import ShownTurn, Transcript, pretty_json, shown_text, transcribe
 from gavel.scenarios.group import TrajectoryGroup
@@ -19,6 +18,17 @@ from gavel.scenarios.judgement import Vote
 from gavel.scenarios.trajectory import Trajectory
 
 CASSETTE = "cassettes.sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreBar:
+    """Positions along a line of 128 units with margins of 5, left to right."""
+
+    score: float
+    low: float
+    """Position of the score minus its standard error, at least 0."""
+    high: float
+    votes: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +97,10 @@ def _tool(schema: Mapping[str, Any]) -> ShownTool:
 def _member(number: int, trajectory: Trajectory) -> MemberView:
     transcripts, judged, bar = transcribe(trajectory), trajectory.judgement, None
     if judged is not None and judged.score is not None:
-        bar = ScoreBar.of(judged.score, judged.standard_error, [vote.score for vote in judged.votes])
+        score, error = judged.score, judged.standard_error or 0.0
+        shown = (score, score - error, score + error, *(vote.score for vote in judged.votes))
+        first, low, high, *votes = (round(5 + 118 * min(max(each, 0.0), 1.0), 1) for each in shown)
+        bar = ScoreBar(first, low, high, tuple(votes))
     strips = [turn.strip for each in transcripts for part in each.rounds for turn in part]
     return MemberView(number, trajectory, transcripts, bar, sum(strip.tokens for strip in strips if strip))
 

@@ -452,6 +452,7 @@ IDS = ("id,days\n1001,100\n1,450", ["1001", 100, "1", "1,450"], [1001100, 100145
         ({"price": 12.5, "off": "4%", "tiny": 1e-05}, ["12.50", 4, "0.00001"], [12, 5]),
         ("within 30-day windows", [30], [-30, 3]),
         ("16GB for 4k EUR", ["16 GB", "16GB", "4k"], [16, 4]),
+        ("Total: 1.045,50 EUR for a 3-night stay", ["1045.50", 1045.5, 3], [1, 45.5, -1045.5]),
     ],
 )
 def test_an_argument_is_told_by_each_spelling_of_it_and_by_nothing_else(result, told: list, not_told: list):

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig
-from gavel.judge.service.http.requests import check_json
+from gavel.judge.service.http.requests import read_strict_json
 from gavel.judge.service.http.wires import NemoVerify
 from gavel.judge.service.schemas import CriterionIn, MemberRequest, ScoreRequest
 from tests.judge.service.in_process import serving
@@ -96,11 +96,6 @@ NUMBERS: list[tuple[type[BaseModel], dict[str, Any], str]] = [
     (NemoVerify, VERIFY, "_ng_rollout_index"),
     (NemoVerify, VERIFY, "_ng_task_index"),
 ]
-TRUTHS: list[tuple[type[BaseModel], dict[str, Any], str]] = [
-    (MemberRequest, MEMBER, "wait"),
-    (MemberRequest, MEMBER, "retain"),
-    (ScoreRequest, SCORE, "retain"),
-]
 
 
 @pytest.mark.parametrize("value", ["true", "false", '"2"', '"2.0"', '""', "2.5e400", "[2]", "{}", "NaN", "Infinity"])
@@ -119,11 +114,10 @@ def test_a_number_is_taken_however_json_writes_it(model: type[BaseModel], body: 
 
 
 @pytest.mark.parametrize("value", ["1", "0", '"true"', '"no"', "1.0", "null"])
-@pytest.mark.parametrize(("model", "body", "name"), TRUTHS)
-def test_what_is_no_truth_value_is_refused(model: type[BaseModel], body: dict[str, Any], name: str, value: str):
-    text = json.dumps({**body, name: "VALUE"}).replace('"VALUE"', value)
-    with pytest.raises(ValidationError, match=name):
-        model.model_validate_json(text)
+def test_what_is_no_truth_value_is_refused(value: str):
+    text = json.dumps({**MEMBER, "wait": "VALUE"}).replace('"VALUE"', value)
+    with pytest.raises(ValidationError, match="wait"):
+        MemberRequest.model_validate_json(text)
 
 
 BAD = {
@@ -145,7 +139,7 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_what_readers_differ_on_is_refused(what: str) -> None:
     with pytest.raises(ValueError, match=r".") as refused:
-        check_json(BAD[what])
+        read_strict_json(BAD[what])
     assert 0 < len(str(refused.value)) < 300
 
 
@@ -154,6 +148,6 @@ def test_a_number_is_refused_where_no_float_holds_it(exponent: int, digits: int,
     number = f"{'7' * digits}{'.5' if point else ''}e{exponent}"
     if math.isinf(float(number)):
         with pytest.raises(ValueError, match=r"."):
-            check_json(number.encode())
+            read_strict_json(number.encode())
     else:
-        check_json(number.encode())
+        read_strict_json(number.encode())

@@ -98,10 +98,8 @@ async def test_what_may_pass_is_sent_again_with_the_same_key(endpoint: Endpoint)
 )
 def test_what_lasts_is_raised_at_once_with_what_to_do(status: int, body: object, message: str, endpoint: Endpoint):
     endpoint.script = [answers(status, body)]
-    with (
-        JudgeClient(endpoint.params["api_base"].removesuffix("/v1")) as client,
-        pytest.raises(JudgeError, match=f"(?i){message}"),
-    ):
+    client = JudgeClient(endpoint.params["api_base"].removesuffix("/v1"))
+    with pytest.raises(JudgeError, match=f"(?i){message}"):
         client.score_now(attempts("yes"))
     assert len(endpoint.requests) == 1
 
@@ -109,13 +107,10 @@ def test_what_lasts_is_raised_at_once_with_what_to_do(status: int, body: object,
 def test_after_the_deadline_it_says_what_it_met(endpoint: Endpoint):
     endpoint.script = [answers(503, {"detail": "the database does not answer"})]
     url = endpoint.params["api_base"].removesuffix("/v1")
-    with (
-        JudgeClient(url, deadline=0.5) as client,
-        pytest.raises(JudgeError, match=r"0\.5 s: the database does not answer"),
-    ):
-        client.score_now(attempts("yes"))
-    with JudgeClient("http://127.0.0.1:9", deadline=0.3) as client, pytest.raises(JudgeError, match="running"):
-        client.score_now(attempts("yes"))
+    with pytest.raises(JudgeError, match=r"0\.5 s: the database does not answer"):
+        JudgeClient(url, deadline=0.5).score_now(attempts("yes"))
+    with pytest.raises(JudgeError, match="running"):
+        JudgeClient("http://127.0.0.1:9", deadline=0.3).score_now(attempts("yes"))
 
 
 def test_without_an_address_it_says_where_to_get_one(monkeypatch: pytest.MonkeyPatch):
@@ -152,8 +147,8 @@ def test_what_judges_take_the_service_is_sent_in_json_that_all_read_alike(endpoi
     odd = {"role": "assistant", "content": "half \ud83d, right-to-left \u202eשלום", "share": float("nan")}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"maximum": float("inf")}}}
     group = TrajectoryGroup(Trajectory(messages_and_choices=[odd], tools=[tool]) for _ in "ab")
-    with JudgeClient(endpoint.url) as client, pytest.raises(RefusalError):
-        client.score_now(group)
+    with pytest.raises(RefusalError):
+        JudgeClient(endpoint.url).score_now(group)
     (message,) = endpoint.requests[-1]["trajectories"][0]["messages"]
     assert message["content"] == "half \ufffd, right-to-left \u202eשלום"
     assert message["share"] == "NaN"

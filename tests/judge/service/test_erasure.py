@@ -1,10 +1,9 @@
-"""What is not to be kept is nowhere: not in the database's files, not in its log, not in what the service prints."""
+"""What was deleted is nowhere: not in the database's files, not in its log, not in what the service prints."""
 
 import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,50 +66,26 @@ async def until_nothing_is_left(folder: Path) -> None:
 OPTIONS: dict[str, Any] = {"rubric": f"Knows {MARKER}.", "reference": f"{MARKER} is right."}
 
 
-def secret_group(**options: Any) -> dict[str, Any]:
+def secret_group() -> dict[str, Any]:
     members = [
         {"messages": messages(f"{MARKER} {n}"), "metadata": {"own": MARKER}, "status_reason": MARKER} for n in (1, 2)
     ]
-    return {**OPTIONS, "trajectories": members, **options}
+    return {**OPTIONS, "trajectories": members}
 
 
-async def at_once(client: httpx.AsyncClient) -> httpx.Response:
-    return await client.post("/v1/score", json=secret_group(retain=False))
-
-
-async def polled(client: httpx.AsyncClient) -> httpx.Response:
-    accepted = await client.post("/v1/score?wait=false", json=secret_group(retain=False))
-    return await client.get(f"{accepted.headers['location']}?wait={HANG_SECONDS}")
-
-
-async def in_a_batch(client: httpx.AsyncClient) -> httpx.Response:
-    """Its last line is read, and the connection closed at once."""
-    async with client.stream("POST", "/v1/score/batch", content=json.dumps(secret_group(retain=False))) as answer:
-        async for line in answer.aiter_lines():
-            return httpx.Response(answer.status_code, text=line)
-    raise AssertionError
+async def whole(client: httpx.AsyncClient) -> httpx.Response:
+    return await client.post("/v1/score", json=secret_group())
 
 
 async def by_members(client: httpx.AsyncClient) -> httpx.Response:
     sent = [
         client.post(
             "/v1/groups/g/members",
-            json={"expected": 2, "id": f"m{n}", "messages": messages(f"{MARKER} {n}"), "retain": False, **OPTIONS},
+            json={"expected": 2, "id": f"m{n}", "messages": messages(f"{MARKER} {n}"), **OPTIONS},
         )
         for n in (1, 2)
     ]
     return (await asyncio.gather(*sent))[0]
-
-
-async def deleted(client: httpx.AsyncClient) -> httpx.Response:
-    answer = await client.post("/v1/score", json=secret_group())
-    assert (await client.delete(answer.headers["location"])).status_code == 204
-    return answer
-
-
-WAYS: list[Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]] = [
-    *(at_once, polled, in_a_batch, by_members, deleted),
-]
 
 
 @pytest.fixture
@@ -120,23 +95,21 @@ def config(tmp_path: Path, endpoint: Endpoint) -> ServiceConfig:
     return config_of(tmp_path / "data", endpoint, {"orders": 2}, limits=ServiceLimits(shutdown_seconds=1))
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_nothing_is_left_in_the_files_or_the_log_while_the_service_runs(
-    config: ServiceConfig,
-    way: Callable[[httpx.AsyncClient], Awaitable[httpx.Response]],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+async def test_nothing_of_what_was_deleted_is_left_in_the_files_or_the_log(
+    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.DEBUG, logger="gavel")
     monkeypatch.setattr(engine_module, "_OVERWRITE_SECONDS", 0.1)
     folder = Path(config.database).parent
     async with serving(config) as client:
         await client.post("/v1/score", json=group("kept", "too"))
-        answer = await way(client)
-        assert answer.status_code == 200
-        assert MARKER in answer.text  # the answer itself has it
+        for way in (whole, by_members):
+            answer = await way(client)
+            assert (answer.status_code, MARKER in answer.text) == (200, True)
+        for one in (await client.get("/v1/judgements?limit=2")).json()["judgements"]:
+            assert (await client.delete(f"/v1/judgements/{one['id']}")).status_code == 204
         await until_nothing_is_left(folder)
-        assert len((await client.get("/v1/judgements")).json()["judgements"]) >= 1
+        assert len((await client.get("/v1/judgements")).json()["judgements"]) == 1
     assert traces_in(folder) == []
     assert MARKER not in "".join(record.getMessage() for record in caplog.records if record.name.startswith("gavel"))
 
@@ -145,14 +118,11 @@ async def test_nothing_is_left_after_a_kill_and_a_restart(config: ServiceConfig,
     folder = Path(config.database).parent
     served_config = config.model_copy(update={"port": 0})
     async with served(served_config) as service, httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as one:
-        answers = [await way(one) for way in WAYS]
-        accepted = await one.post("/v1/score?wait=false", json=secret_group(retain=False, orders=5))
+        answer = await whole(one)
+        assert (await one.delete(answer.headers["location"])).status_code == 204
         await asyncio.to_thread(service.kill)
-    assert {answer.status_code for answer in answers} == {200}
     monkeypatch.setattr(engine_module, "_OVERWRITE_SECONDS", 0.1)
-    async with serving(config) as client:
-        late = await client.get(f"{accepted.headers['location']}?wait={HANG_SECONDS}")
-        assert late.json()["status"] == "scored"
+    async with serving(config):
         await until_nothing_is_left(folder)
 
 

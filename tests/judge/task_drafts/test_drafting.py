@@ -161,23 +161,14 @@ async def test_what_a_server_says_cannot_end_its_part_of_the_prompt(endpoint: En
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("one", "other", "is_same"),
     [
-        ("Refund order 1001.", "Please refund the orders 2002"),
-        ("Book a table for two at 7", "Could you book a table for 4 at 9?"),
-        ("注文1001を返金してください", "注文2002を返金してください"),
+        ("Refund order 1001.", "Please refund the orders 2002", True),
+        ("Book a table for two at 7", "Could you book a table for 4 at 9?", True),
+        ("注文1001を返金してください", "注文2002を返金してください", True),
+        ("Refund order 1001.", "Exchange the kettle of order 1001 for a lamp.", False),
+        ("注文1001を返金してください", "会議を金曜日に移動してください", False),
     ],
 )
-def test_the_same_request_in_other_words_or_numbers_is_one_task(one: str, other: str):
-    assert likeness(one, other) >= SAME
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Refund order 1001.", "Exchange the kettle of order 1001 for a lamp."),
-        ("注文1001を返金してください", "会議を金曜日に移動してください"),
-    ],
-)
-def test_different_goals_are_different_tasks(one: str, other: str):
-    assert likeness(one, other) < SAME
+def test_the_same_request_in_other_words_or_numbers_is_one_task(one: str, other: str, is_same: bool):
+    assert (likeness(one, other) >= SAME) == is_same

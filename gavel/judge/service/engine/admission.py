@@ -2,7 +2,7 @@
 
 Keys and their spending are read from the database every two seconds, and updated locally in between. Configured keys
 are those of this process's settings. A service without keys requires none.
-Browsers send the key as the password of HTTP's Basic authentication, which pages ask for.
+A key in a URL is sent as the password of HTTP's Basic authentication.
 """
 
 import asyncio
@@ -32,8 +32,6 @@ _LOG = logging.getLogger(__name__)
 _MINUTE = 60.0
 EAGER_SECONDS = 0.5
 """Seconds between lookups of an unknown key."""
-_PAGES_PER_MINUTE = 300
-"""Pages per minute for one key; they do not count as its requests."""
 _WRONG_KEYS_PER_MINUTE = 10
 """Wrong keys per minute from one address. A valid key is always accepted, so that nobody can lock out a neighbour."""
 _OF_SETTINGS = "settings/"
@@ -182,9 +180,9 @@ class Admission:
             found[key_id] = replace(found[key_id], token_hash=self._hashes[key_id], scope=scope)
         self._keys, self._spent = found, defaultdict(float)
 
-    async def authenticate(self, authorization: str | None, address: str = "", *, is_page: bool = False) -> Caller:
-        """The caller with this Authorization header, from this address; pages are counted apart from requests. Raises
-        `UnauthorizedError`, and `Problem` for too many requests or wrong keys."""
+    async def authenticate(self, authorization: str | None, address: str = "") -> Caller:
+        """The caller with this Authorization header, from this address. Raises `UnauthorizedError`, and
+        `Problem` for too many requests or wrong keys."""
         if not authorization and not self._keys:
             return ANYONE
         token = _token(authorization or "")
@@ -207,8 +205,8 @@ class Admission:
             raise UnauthorizedError(
                 "the API key is not known here, or it was revoked.", "Use another one; gavel keys create makes one."
             )
-        who, most = (f"pages of {key.id}", _PAGES_PER_MINUTE) if is_page else (key.id, key.scope.requests_per_minute)
-        if most is not None and (seconds := self._seconds_to_wait(who, most)):
+        most = key.scope.requests_per_minute
+        if most is not None and (seconds := self._seconds_to_wait(key.id, most)):
             why = f"the key may make {most} requests a minute."
             raise Problem(429, "rate", why, f"Wait {seconds} s.", {"Retry-After": str(seconds)})
         return Caller(key.id, key.name, key.scope)

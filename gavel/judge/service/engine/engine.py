@@ -1,18 +1,12 @@
 """The service's engine: accepts groups, has them judged, and answers. Every route and wire goes through it.
 
-    engine = Engine(config, Database.open(config.database))
-    await engine.start()
-    record = await engine.submit(request)
-    record = await engine.result(record)          # finished, or still pending after limits.wait_seconds
-    await engine.stop()
-
 Groups whose members arrive separately (`join_group`) become judgements like others: by the process that the last member
 reaches, or by the first one that sees the deadline pass. A waiting caller costs a future; messages are in the database.
 
 A request is in the database before `submit` returns, and its judgement before `result` returns it.
 
-There is one judge for each combination of model, orders and mode that requests ask for; all share the cassette and the
-budget. Only models and modes that the settings name are allowed, so that no request reaches an address of its choice.
+Judges share the cassette and the budget. Only models and modes that the settings name are allowed, so that no request
+reaches an address of its choice.
 """
 
 import asyncio
@@ -24,7 +18,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from gavel.judge.config import JudgeConfig
-from gavel.judge.judge import Judge
+from gavel.judge.judge import Judge, check_attempts
 from gavel.judge.offline import stand_in
 from gavel.judge.panel.juror import jury
 from gavel.judge.panel.modes import ModeName
@@ -42,7 +36,6 @@ from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.providers import PROVIDER, model_id
 from gavel.scenarios.errors import JudgeError
-from gavel.scenarios.formats.chat import misnamed_assistant
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
@@ -91,11 +84,8 @@ class Judges:
                     f"There are: {names}. Presets are the service's setting rubrics; or send the text as rubric.",
                 )
         try:
-            for number, member in enumerate(request.trajectories):
-                said = [message for each in (member, *member.histories) for message in each.messages]
-                if member.status != "failed" and (misnamed := misnamed_assistant(said)):
-                    raise JudgeError(f"trajectory {number} of the group (counted from 0): {misnamed[0]}", misnamed[1])
             group = request.group(preset)
+            check_attempts(group)
             judge.rubric.for_task(truth_of(group))
             if set(judge.names) == {stand_in.MODEL}:
                 stand_in.check_group_readable(judge.rubric, group)
@@ -260,7 +250,6 @@ class Engine:
             status="queued",
             judge=", ".join(judge.names),
             members=len(request.trajectories),
-            retain=request.retain,
             created_at=time.time(),
             traceparent=caller.traceparent,
         )
@@ -295,7 +284,7 @@ class Engine:
             )
         request = request.model_copy(update={"project": caller.project_of(request.project)})
         member, options = request.trajectory_in, request.options
-        alone = ScoreRequest(trajectories=[member], **options.model_dump())
+        alone = ScoreRequest.model_construct(trajectories=[member], **dict(options))
         judge, _ = self.check(alone, request.project, caller)
         full = OverloadedError(f"{self._open_groups:,} groups wait for members already.", "Try again later.")
         new = NewMember(
@@ -328,16 +317,10 @@ class Engine:
             )
         return group
 
-    async def open_group(self, group: str, caller: Caller) -> tuple[GroupRecord, list[str]] | None:
-        """An open group and the ids of its members so far; None if the caller has none."""
-        found = None if "\0" in group else await self.groups.open_group(group)
-        return None if found is None or not caller.may_use(found[0].record.project) else found
-
     async def result(self, record: Record, wait: float | None = None) -> Record:
         """The finished record, or the unfinished one after `wait` seconds (None: `limits.wait_seconds`).
 
-        What is not to be retained is erased from the database, since it is answered now. Raises `NotFoundError` if the
-        judgement was deleted.
+        Raises `NotFoundError` if the judgement was deleted.
         """
         seconds = self.config.limits.wait_seconds if wait is None else wait
         with self.waiters.waiting(record.id) as future:
@@ -349,8 +332,6 @@ class Engine:
                         record = await future or await self.get(record.id)  # which raises for a deleted one
                 except TimeoutError:
                     record = await self.store.get(record.id) or record
-        if record.is_finished and not record.retain:
-            await self.store.erase_after_answer(record.id)
         return record
 
     async def get(self, judgement: str, caller: Caller = ANYONE) -> Record:
@@ -366,7 +347,8 @@ class Engine:
     async def delete(self, judgement: str, caller: Caller = ANYONE) -> None:
         """Deletes a judgement with its transcripts and replies, or the open group that would get it. Raises
         `NotFoundError`."""
-        if await self.open_group(judgement, caller) is None:
+        project = await self.groups.project_of_open(judgement)
+        if project is None or not caller.may_use(project):
             await self.get(judgement, caller)
         await self.store.delete(judgement)
         self.worker.cancel(judgement)

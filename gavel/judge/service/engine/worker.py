@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from gavel.base.processes import holder_name
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.panel.judgements import Progress
 from gavel.judge.service.errors import DatabaseUnavailableError, OverBudgetError, ServiceError, without_text
 from gavel.judge.service.schemas import Record, ScoreRequest, Verdict
 from gavel.judge.service.store import leases
@@ -49,7 +48,6 @@ class _Judging:
     """A group that is being judged here."""
 
     task: asyncio.Task[None]
-    progress: Progress | None = None
     ledger: Ledger | None = None
     """The calls made for it; None once none follow, and its outcome is written."""
 
@@ -72,11 +70,6 @@ class Worker:
         self._is_queued = True
         """Whether the database may hold unleased groups, as far as this process knows."""
         self._loops: list[asyncio.Task[None]] = []
-
-    def progress(self, judgement: str) -> Progress | None:
-        """Progress of a group's judging; None if this process does not judge it."""
-        judging = self.running.get(judgement)
-        return judging and judging.progress
 
     async def start(self) -> None:
         """Starts the loops. Raises `DatabaseUnavailableError`."""
@@ -217,9 +210,9 @@ class Worker:
             judging.ledger = ledger
             try:
                 async with admission.room(record.key_id):
-                    asking = self._judge_group(judging, ids, judge, group)
+                    asking = self._judge_group(ids, judge, group)
                     verdict = await (tracing.judgement(record, asking) if tracing else asking)
-                    judging.ledger = judging.progress = None
+                    judging.ledger = None
                     await self._over(record, verdict, ledger)
             except OverBudgetError as error:
                 judging.ledger = None
@@ -239,13 +232,12 @@ class Worker:
         except ServiceError as error:
             _LOG.warning("%.6f USD are charged to no key: %s", ledger.usd, error.message)
 
-    async def _judge_group(self, judging: _Judging, ids: list[str], judge: Judge, group: TrajectoryGroup) -> Verdict:
+    async def _judge_group(self, ids: list[str], judge: Judge, group: TrajectoryGroup) -> Verdict:
         """The verdict; judges again if votes were lost while the database was unavailable."""
         for attempt in range(_JUDGED_AT_MOST):
             outages = self._database.outages
-            judging.progress = Progress()
             try:
-                verdict = _outcome(ids, await judge.score(group, progress=judging.progress))
+                verdict = _outcome(ids, await judge.score(group))
             except (JudgeError, ServiceError) as error:
                 verdict = Verdict.failed(ids, error)
             except Exception as error:

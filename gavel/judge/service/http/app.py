@@ -17,10 +17,12 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from importlib.metadata import version
+from pathlib import Path
 from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
+import jinja2
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
@@ -28,7 +30,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,7 +40,6 @@ from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import Problem, ServiceError, without_text
 from gavel.judge.service.http import scores, wires
-from gavel.judge.service.http.pages import routes as pages
 from gavel.judge.service.http.requests import ProblemOut, TheCaller, TheEngine, documented, response, validation_problem
 from gavel.judge.service.schemas import MemberRequest, ScoreRequest
 from gavel.judge.service.store.database import Database
@@ -110,8 +111,6 @@ def create_app(config: ServiceConfig, parent: int | None = None) -> FastAPI:
     for router in (scores.router, wires.router):
         app.include_router(router, responses=documented(*_OF_GROUPS))
     app.include_router(health, responses=documented(*_OF_ANY))
-    app.include_router(pages.router)
-    app.mount("/assets", pages.assets)
     for kind in (ServiceError, JudgeError, LlmError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _refuse)
     app.openapi = lambda: _described(app)
@@ -172,8 +171,16 @@ async def metrics(engine: TheEngine, _: TheCaller) -> Response:
     return Response(content, media_type=media_type)
 
 
+@health.get("/docs", include_in_schema=False)
+async def docs(request: Request) -> Response:
+    """The routes with their parameters and examples, out of /openapi.json; the page loads nothing."""
+    source = Path(__file__).with_name("docs.html.j2").read_text()
+    page = jinja2.Template(source, autoescape=True).render(request.app.openapi())
+    return HTMLResponse(page, headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"})
+
+
 async def _refuse(request: Request, error: Exception) -> Response:
-    """The one place where errors become answers; pages show them as pages."""
+    """The one place where errors become answers."""
     match error:
         case ServiceError():
             problem = error
@@ -185,14 +192,13 @@ async def _refuse(request: Request, error: Exception) -> Response:
             problem = _routing_problem(request, error)
         case _:
             raise error
-    is_page = request.scope.get("route") in pages.router.routes
-    return pages.problem_page(request, problem) if is_page else response(problem)
+    return response(problem)
 
 
 def _routing_problem(request: Request, error: HTTPException) -> Problem:
     headers = dict(error.headers or {})
     if error.status_code == 405:  # the router names the methods of the first route with this path
-        routes = [each for router in (scores.router, wires.router, health, pages.router) for each in router.routes]
+        routes = [each for router in (scores.router, wires.router, health) for each in router.routes]
         here = [each for each in routes if isinstance(each, Route) and each.path_regex.match(request.scope["path"])]
         headers["Allow"] = ", ".join(sorted({method for each in here for method in each.methods or ()}))
     kind = {404: "no-such-route", 405: "method"}.get(error.status_code, "http")
@@ -239,8 +245,8 @@ class Guard:
             await send(message)
 
         inner: Scope = dict(scope)
-        if scope["method"] == "HEAD" and not scope["path"].startswith("/v1/"):
-            inner["method"] = "GET"  # the server drops the body; a GET under /v1/ may erase what it returns
+        if scope["method"] == "HEAD":
+            inner["method"] = "GET"  # the server drops the body
         try:
             if (problem := self._find_refusal(Headers(scope=scope), scope["http_version"])) is not None:
                 await response(problem)(scope, receive, answer)

@@ -216,26 +216,26 @@ def validated(model: type[_Model], value: bytes | Mapping[str, Any]) -> _Model:
             return model.model_validate(value)
         if len(value) > _SMALL_BYTES:
             _check_number_of_values(value)
-        check_json(value)
-        return model.model_validate_json(value)
+        return model.model_validate(read_strict_json(value))
     except ValidationError as error:
         raise validation_problem(error.errors(include_url=False, include_input=False)) from None
     except ValueError as error:
         raise Problem(400, "not-json", f"the body is no JSON: {error!s:.250}.", _WANTED) from None
 
 
-def check_json(text: bytes) -> None:
-    """Raises `ValueError` with the position for anything but strict JSON."""
+def read_strict_json(text: bytes) -> Any:
+    """The value. Raises `ValueError` with the position for anything but strict JSON."""
     if text.startswith(_BYTE_ORDER_MARKS):
         raise ValueError("it begins with a byte order mark")
     try:
-        jiter.from_json(text, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True)
+        value = jiter.from_json(text, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True)
     except ValueError as error:
         half = " (half of a surrogate pair is no character)" if "hex escape" in str(error) else ""
         raise ValueError(f"{error!s:.200}{half}") from None
     digits = text.translate(_DIGITS_AS_ZERO)
     if any(shape in digits for shape in _MAY_BE_INFINITE):
         json.loads(text, parse_float=_finite)
+    return value
 
 
 def _finite(text: str) -> float:

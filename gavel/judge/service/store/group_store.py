@@ -42,7 +42,6 @@ _ARRIVED = (
     .returning(*groups.c)
 )
 _CLOSED_AT_ONCE = 100
-_NO_OPTIONS = b"{}"
 _REPLAY_SECONDS = 60.0
 """Seconds for which a judged round still answers a repeated member, as after a lost response. Later the member starts
 another round: the same text of a later epoch would get a score relative to attempts of another group."""
@@ -115,20 +114,12 @@ class GroupStore:
         if await self.database.rows(sa.select(_g.id).where(_IS_OPEN).limit(1)):
             await self.database.write(work, "group")
 
-    async def open_group(self, group: str) -> tuple[GroupRecord, list[str]] | None:
-        """An open group, and the ids of its members so far; None if there is none of this id."""
-        rows = await self.database.rows(sa.select(groups).where(_g.id == group, _IS_OPEN))
-        came = await self.database.rows(sa.select(_m.id).where(_m.group_id == group).order_by(_m.id))
-        return (_record(rows[0], self._clock), [row.id for row in came]) if rows else None
-
-    async def waiting(self, projects: Collection[str] | None, limit: int) -> list[GroupRecord]:
-        """Open groups of these projects (None = all), the earliest deadline first."""
-        query = sa.select(groups).where(_IS_OPEN).limit(limit)
-        here = sa.case((_g.clock == self._clock.id, _g.due_at - self._clock.now()), else_=_g.seconds_left)
-        query = query.order_by(here)
-        if projects is not None:
-            query = query.where(_g.project.in_(sorted(projects)))
-        return [_record(row, self._clock) for row in await self.database.rows(query)]
+    async def project_of_open(self, group: str) -> str | None:
+        """The project of an open group; None if there is none of this id."""
+        if "\0" in group:  # PostgreSQL rejects a lookup of it
+            return None
+        rows = await self.database.rows(sa.select(_g.project).where(_g.id == group, _IS_OPEN))
+        return rows[0].project if rows else None
 
     async def still_open(self, ids: Collection[str]) -> set[str]:
         """Those of the ids that are of open groups."""
@@ -172,7 +163,7 @@ def _join(connection: sa.Connection, new: NewMember, clock: DeadlineClock) -> Gr
             f"the group {new.group!r} has another member {new.request.id!r} already.",
             "Give each member an id of its own; send the same body when you try again.",
         )
-    failed = sa.update(judgements).where(_j.id == row.id, _j.status == "failed", _j.payload.is_not(None))
+    failed = sa.update(judgements).where(_j.id == row.id, _j.status == "failed")
     connection.execute(failed.values(status="queued", finished_at=None, result=None, leases=0))  # judged once more
     return _record(row, clock)
 
@@ -194,7 +185,7 @@ def _is_over(connection: sa.Connection, row: Any, member: str, content_hash: str
 
 def _begin(connection: sa.Connection, new: NewMember, number: int, clock: DeadlineClock) -> None:
     asked, seconds = new.request, new.deadline_seconds
-    values = {name: getattr(asked, name) for name in ("project", "expected", "retain", "on_deadline")}
+    values = {name: getattr(asked, name) for name in ("project", "expected", "on_deadline")}
     values |= {"key_id": new.key_id, "name": new.group, "judge": new.judge, "options": new.options}
     values |= {"id": new_id(), "round": number, "arrived": 0, "size": 0, "settings_hash": _settings_hash(new)}
     values |= {"deadline_seconds": seconds, "seconds_left": seconds, "created_at": time.time()}
@@ -217,10 +208,8 @@ def _differences(row: Any, new: NewMember) -> list[str]:
         found.append("on_deadline")
     if not math.isclose(row.deadline_seconds, new.deadline_seconds):
         found.append("deadline_seconds")
-    if row.options != _NO_OPTIONS or row.retain:  # else they may be erased
-        first, other = json.loads(row.options), json.loads(new.options)
-        found += sorted(name for name in first.keys() | other.keys() if first.get(name) != other.get(name))
-    return found or ["how it is judged"]
+    first, other = json.loads(row.options), json.loads(new.options)
+    return found + sorted(name for name in first.keys() | other.keys() if first.get(name) != other.get(name))
 
 
 def _check_room(row: Any, new: NewMember) -> None:
@@ -261,18 +250,15 @@ def _close(connection: sa.Connection, row: Any, clock: DeadlineClock) -> GroupRe
     of_group = _m.group_id == row.id
     came = connection.execute(sa.select(_m.id, _m.payload).where(of_group)).all()
     came = sorted(came, key=lambda member: member.id)  # as Python sorts, whatever the database's collation
-    left = {} if row.retain else {"options": _NO_OPTIONS}  # they may hold the task's reference
-    connection.execute(sa.update(groups).where(_g.id == row.id).values(closed_at=time.time(), **left))
+    connection.execute(sa.update(groups).where(_g.id == row.id).values(closed_at=time.time()))
     connection.execute(sa.update(members).where(of_group).values(payload=None))
     closed = _record(row, clock, is_open=False)
     trajectories = b",".join(member.payload for member in came)
-    rest = b"," + row.options[1:] if row.options != _NO_OPTIONS else b"}"
+    rest = b"," + row.options[1:] if row.options != b"{}" else b"}"
     values = columns_of(closed.record, b'{"trajectories":[' + trajectories + b"]" + rest)  # a ScoreRequest
     if row.on_deadline == "unscored" and row.arrived < row.expected:
         reason = f"only {row.arrived} of {row.expected} members came before the group's deadline"
         values |= outcome_columns(Verdict.unscored([member.id for member in came], reason), time.time())
-        if not row.retain:
-            values["payload"] = None
     connection.execute(sa.insert(judgements), values)
     return closed
 
@@ -283,7 +269,7 @@ def _left(row: Any, clock: DeadlineClock) -> float:
 
 
 def _record(row: Any, clock: DeadlineClock, is_open: bool = True) -> GroupRecord:
-    same = {name: getattr(row, name) for name in ("id", "project", "key_id", "judge", "retain", "created_at")}
+    same = {name: getattr(row, name) for name in ("id", "project", "key_id", "judge", "created_at")}
     status = "open" if is_open and row.closed_at is None else "queued"
     record = Record(**same, status=status, members=row.arrived)
     return GroupRecord(row.name, row.expected, row.arrived, time.time() + _left(row, clock), record)

@@ -1,4 +1,4 @@
-"""Judgements in the database: accepted, finished, read, listed, erased and deleted.
+"""Judgements in the database: accepted, finished, read, listed and deleted.
 
 Every method returns once its transaction is committed. The first stored outcome of a judgement is final: a process
 whose lease has expired may still finish, and then the other one's outcome is dropped.
@@ -69,7 +69,7 @@ class Store:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.erasures = 1
-        """Number of erasures and deletions since the log was emptied; starts at 1 for those of an earlier process."""
+        """Number of deletions since the log was emptied; starts at 1 for those of an earlier process."""
 
     async def accept(
         self,
@@ -132,10 +132,7 @@ class Store:
 
         def work(connection: sa.Connection) -> Record | None:
             columns = outcome_columns(verdict, at)
-            values = columns if record.retain else {**columns, "payload": None}
-            if connection.execute(_FINISH, {"judgement": record.id, **values}).first() is not None:
-                if not record.retain:
-                    delete_replies(connection, verdict.reply_keys)
+            if connection.execute(_FINISH, {"judgement": record.id, **columns}).first() is not None:
                 _charge(connection, record.key_id, ledger)
                 kept = {column.name: columns[column.name] for column in SUMMARY if column.name in columns}
                 return dataclasses.replace(record, **kept, verdict=verdict)
@@ -146,7 +143,6 @@ class Store:
                 _charge(connection, record.key_id, ledger)
             return None if row is None else record_of(row)
 
-        self.erasures += not record.retain
         return await self.database.write(work, _order_of_charges(record))
 
     async def give_up(self, record: Record, ledger: Ledger) -> None:
@@ -170,11 +166,6 @@ class Store:
         query = _WITH_RESULT.where(_c.id.in_(list(ids)))
         return {row.id: record_of(row) for row in await self.database.rows(query)} if ids else {}
 
-    async def payload(self, judgement: str) -> bytes | None:
-        """The request as JSON; None if it is erased or unknown."""
-        query = sa.select(_c.payload).where(_c.id == judgement)
-        return await self.database.read(lambda connection: connection.execute(query).scalar_one_or_none())
-
     async def page(self, query: PageQuery, projects: Collection[str] | None) -> tuple[list[Record], bool]:
         """The judgements of a query in these projects (None = all), newest first, without their verdicts; and whether
         there are more."""
@@ -190,18 +181,6 @@ class Store:
         statement = statement.order_by(_c.id.desc()).limit(query.limit + 1)
         found = await self.database.rows(statement)
         return [record_of(row) for row in found[: query.limit]], len(found) > query.limit
-
-    async def erase_after_answer(self, judgement: str) -> None:
-        """Reduces a judgement that is not to be retained to scores and costs."""
-        query = sa.select(_c.result).where(_c.id == judgement, _c.retain.is_(False))
-        update = sa.update(judgements).where(_c.id == judgement)
-
-        def work(connection: sa.Connection) -> None:
-            if verdict := connection.execute(query).scalar_one_or_none():
-                connection.execute(update.values(payload=None, result=verdict.bare()))
-
-        self.erasures += 1
-        await self.database.write(work)
 
     async def delete(self, judgement: str) -> bool:
         """Deletes a judgement with its transcripts and replies; returns whether it existed. A running one will not be

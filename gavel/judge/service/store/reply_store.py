@@ -71,30 +71,22 @@ class _DatabaseStorage(Storage):
         self._database = database
 
     def replies(self, key: str) -> "Future[list[Reply]]":
-        found = self._database.begin(lambda connection: Replies(connection).replies(key), "")
-        return cast("Future[list[Reply]]", found)
+        return cast("Future[list[Reply]]", self._database.begin(lambda connection: find_replies(connection, key)))
 
     def keep(self, entries: Sequence[Entry]) -> "Future[None]":
         # SQLite's works run in the order in which they come.
         order = "" if self._database.is_sqlite else f"question {entries[-1][0].key}"
-        kept = asyncio.ensure_future(self._database.write(lambda connection: Replies(connection).keep(entries), order))
+        kept = asyncio.ensure_future(self._database.write(lambda connection: keep_replies(connection, entries), order))
         return cast("Future[None]", kept)  # compressed in the writer's thread
 
 
-class Replies:
-    """The replies within one transaction."""
+def find_replies(connection: sa.Connection, key: str) -> list[Reply]:
+    rows = connection.execute(_REPLIES, {"question": key})
+    return [Reply(*row[:-1], cached=True, key=key, repaired_by=row[-1]) for row in rows]
 
-    def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
 
-    def replies(self, key: str) -> list[Reply]:
-        found: list[Reply] = []
-        for text, *rest, repaired_by in self._connection.execute(_REPLIES, {"question": key}):
-            found.append(Reply(text, *rest, cached=True, key=key, repaired_by=repaired_by))
-        return found
-
-    def keep(self, entries: Sequence[Entry]) -> None:
-        self._connection.execute(_KEEP, [_row(entry) for entry in entries])
+def keep_replies(connection: sa.Connection, entries: Sequence[Entry]) -> None:
+    connection.execute(_KEEP, [_row(question, reply) for question, reply in entries])
 
 
 def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
@@ -107,8 +99,7 @@ def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
         connection.execute(sa.delete(replies).where(_r.repaired_by.in_(some)))
 
 
-def _row(entry: Entry) -> dict[str, object]:
-    question, reply = entry
+def _row(question: Question, reply: Reply) -> dict[str, object]:
     same = ("text", "prompt_tokens", "completion_tokens", "cost_usd", "repaired_by")
     return {
         **{name: getattr(reply, name) for name in same},

@@ -14,7 +14,7 @@ import zstandard
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.schemas import KeyScope, Verdict
 
-VERSION = 3
+VERSION = 4
 _LOCK = 0x6761_7665_6C00
 """Key of PostgreSQL's advisory lock; an SQLite transaction needs none."""
 _LEVEL = 1
@@ -81,14 +81,13 @@ judgements = sa.Table(
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("judge", sa.Text, nullable=False),
     sa.Column("members", sa.Integer, nullable=False),
-    sa.Column("retain", sa.Boolean, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("finished_at", sa.Double),
     sa.Column("calls", sa.Integer, nullable=False),
     sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
     sa.Column("completion_tokens", sa.BigInteger, nullable=False),
     sa.Column("cost_usd", sa.Double),
-    sa.Column("payload", _Packed, comment="The request; none once it is erased."),
+    sa.Column("payload", _Packed, nullable=False, comment="The request."),
     sa.Column("result", _Packed(Verdict), comment="The judgement; none until it is finished."),
     sa.Column("lease_owner", sa.Text, comment="The process that judges it; see leases.py."),
     sa.Column("leases", sa.Integer, nullable=False, comment="How often a process has begun to judge it."),
@@ -144,7 +143,6 @@ groups = sa.Table(
     sa.Column("settings_hash", sa.Text, nullable=False),
     sa.Column("options", sa.LargeBinary, nullable=False, comment="How it is judged, as JSON."),
     sa.Column("judge", sa.Text, nullable=False),
-    sa.Column("retain", sa.Boolean, nullable=False),
     sa.Column("on_deadline", sa.Text, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("deadline_seconds", sa.Double, nullable=False, comment="From its first member."),

@@ -57,7 +57,7 @@ async def stored(engine: Engine, payload: bytes | ScoreRequest, owner: str | Non
     """A judgement of this request that is in the database."""
     if isinstance(payload, ScoreRequest):
         payload = payload.model_dump_json(exclude_defaults=True).encode()
-    record = Record(new_id(), "", "", "queued", "a judge", len(worths(1)), True, 1.0)
+    record = Record(new_id(), "", "", "queued", "a judge", len(worths(1)), 1.0)
     return (await engine.store.accept(record, payload, owner))[0]
 
 
@@ -287,7 +287,7 @@ async def test_what_is_no_trace_context_begins_a_trace(header: str):
         return Verdict.unscored(["a"], "for a test")
 
     for sent, parent in ((header, None), (TRACEPARENT, int(PARENT, 16))):
-        record = Record("j", "", "", "running", "a judge", 2, retain=True, created_at=0.0, traceparent=sent)
+        record = Record("j", "", "", "running", "a judge", 2, created_at=0.0, traceparent=sent)
         await Tracing(TracerProvider()).judgement(record, judging())
         span = spans[-1]
         assert isinstance(span, ReadableSpan)

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
@@ -20,6 +21,7 @@ from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import DeadlineClock, GroupStore
 from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.reply_store import database_cassette
+from gavel.judge.service.store.tables import judgements
 from gavel.llm.cassette import Question
 from gavel.llm.errors import CassetteError
 from gavel.llm.types import Reply
@@ -27,7 +29,7 @@ from gavel.scenarios.judgement import GroupJudgement, Judgement
 
 
 def new() -> Record:
-    return Record(new_id(), "", "", "queued", "a judge", 2, True, 1.0)
+    return Record(new_id(), "", "", "queued", "a judge", 2, 1.0)
 
 
 def verdict(score: float, calls: int = 2) -> Verdict:
@@ -114,7 +116,7 @@ class Judgements(RuleBasedStateMachine):
 
     @rule(judgement=ids, score=st.floats(0, 1))
     def finish(self, judgement: str, score: float) -> None:
-        record = Record(judgement, "", "", "running", "a judge", 2, True, 1.0)
+        record = Record(judgement, "", "", "running", "a judge", 2, 1.0)
         finished = asyncio.run(self.store.finish(record, verdict(score)))
         if judgement not in self.expected:
             assert finished is None
@@ -141,9 +143,8 @@ class Judgements(RuleBasedStateMachine):
         assert [record.id for record in records] == sorted(self.expected, reverse=True)
         details = asyncio.run(self.store.get_all(list(self.expected)))
         for key, (payload, score, _) in self.expected.items():
-            stored = asyncio.run(self.store.payload(key))
-            assert stored is not None
-            assert stored == payload
+            (stored,) = asyncio.run(self.store.database.rows(sa.select(judgements.c.payload).filter_by(id=key)))
+            assert stored.payload == payload
             found = details[key].verdict
             assert (found and found.members[0].score) == score
             assert details[key].is_finished == (score is not None)
