@@ -5,6 +5,7 @@ Labelled attempts are read in the forms in which data sets are published:
     {"instruction": …, "outputs": [A, B], "label": 1}                                  a pair with its winner
     {"question": …, "response_a": A, "response_b": B, "annotator1": "b", "annotator2": "tie"}     the majority's
     {"prompt": …, "answers": [A, B, C], "ranking": [2, 1, 3]}                          a ranking, 1 is best
+    {"prompt": …, "answers": [{"answer": A, "rank": 2}, {"answer": B, "rank": 1}]}
     {"question": …, "small": {"solution": A, "correct": 0}, "large": {"solution": B, "correct": 1}}
     {"source": …, "reply": A, "scores": {"overall": 4.3}}                a rating; the rows of one task are a group
     {"messages": […], "reward": 1}                                 and whatever else `read_groups` reads with a reward
@@ -16,7 +17,7 @@ every row. An identifier is no label. Where several fields could be the label, n
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from pathlib import Path
 from statistics import multimode
@@ -29,7 +30,7 @@ from gavel.judge.errors import JudgeError
 from gavel.llm.types import Message
 from gavel.scenarios.formats.files import rows_by_file
 from gavel.scenarios.formats.reading import IDENTIFIER, read_groups
-from gavel.scenarios.formats.row import INDEPENDENT, Row, as_message, at, is_list, is_object
+from gavel.scenarios.formats.row import INDEPENDENT, Row, as_message, as_number, at, is_list, is_object
 from gavel.scenarios.formats.text import is_conversation
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -164,12 +165,19 @@ def order_by_labels(
 
 def _from_trajectories(path: Path, label: str | None, by: str | None) -> list[GoldenGroup | None]:
     found: list[GoldenGroup | None] = []
+    name, others = label or INDEPENDENT, set[str]()
     for number, group in enumerate(read_groups(path, by), 1):
-        labels = [at({**member.metadata, **member.metrics}, label or INDEPENDENT) for member in group]
-        known = [(member, float(label)) for member, label in zip(group, labels, strict=True) if _is_number(label)]
+        labels = [at({**member.metadata, **member.metrics}, name) for member in group]
+        numbers = _ascending(name, labels)
+        known = [(member, each) for member, each in zip(group, numbers, strict=True) if each is not None]
+        others |= {repr(each) for each, number in zip(labels, numbers, strict=True) if number is None}
         messages, tools = [member.messages() for member, _ in known], known[0][0].tools if known else None
-        values = [value for _, value in known]
-        found.append(order_by_labels(str(number), [], messages, values, tools, label or INDEPENDENT))
+        found.append(order_by_labels(str(number), [], messages, [value for _, value in known], tools, name))
+    if label and others and not any(found):
+        shown = ", ".join(sorted(others)[:3])
+        raise JudgeError(
+            f"the field {label} of {path} is no number: {shown}.", "Write numbers: 1 for right, 0 for wrong."
+        )
     return found
 
 
@@ -208,15 +216,17 @@ def _tabled(
             f"Name it with --prompt-column, or rename it to prompt: {', '.join(others) or 'add one'}.",
         )
     winners = {} if is_of_one else _winners(rows, [len(own) for own in answers])
-    ratings = _ratings(parallel, answers)
+    ratings = _ratings(parallel, answer, list(map(len, answers)))
     # One field of each answer, of which at most one is 1, holds no votes for the first answer.
     ones = {name for name, each in ratings.items() if all(set(own) <= {0, 1} and sum(own) <= 1 for own in each)}
     return openings, answers, ratings | {name: each for name, each in winners.items() if name not in ones}
 
 
 def _texts(parallel: Sequence[dict[str, list[Any]]]) -> dict[str, int]:
-    """The fields that hold texts or conversations in the first task, with their length in all."""
+    """The fields that hold texts or conversations in the first task, not numbers alone if others do, with their length
+    in all."""
     names = [name for name, values in parallel[0].items() if all(map(_is_said, values))]
+    names = [name for name in names if any(as_number(each) is None for each in parallel[0][name])] or names
     return {name: sum(len(str(value)) for own in parallel for value in own.get(name, ())) for name in names}
 
 
@@ -266,7 +276,10 @@ def _parallel(row: Fields) -> dict[str, list[Any]]:
     objects = [value for value in row.values() if is_object(value)]
     alike = len({frozenset(each) for each in objects}) == 1
     found: dict[str, list[Any]] = {key: [each[key] for each in objects] for key in objects[0]} if alike else {}
-    found |= {name: value for name, value in row.items() if is_list(value) and not is_conversation(value)}
+    lists = {name: value for name, value in row.items() if is_list(value) and not is_conversation(value)}
+    for name, value in lists.items():
+        keys = set[str]() if not all(map(is_object, value)) else set.intersection(*map(set, value))
+        found |= {f"{name}.{key}": [each[key] for each in value] for key in keys} or {name: value}
     for stem, names in _stems(row).items():
         if len(names) > 1:
             found[stem] = [row[name] for name in names]
@@ -283,19 +296,14 @@ def _stems(row: Fields) -> dict[str, list[str]]:
     return stems
 
 
-def _ratings(parallel: Sequence[dict[str, list[Any]]], answers: Sequence[Sequence[object]]) -> Columns:
-    """Fields that hold a number for each answer; those of a ranking, by their name, count down."""
+def _ratings(parallel: Sequence[dict[str, list[Any]]], answer: str, sizes: list[int]) -> Columns:
+    """Fields, besides that of the answers, that hold a number for each answer."""
     found: Columns = {}
-    for name in parallel[0]:
-        columns = [own.get(name, []) for own in parallel]
-        sizes_fit = list(map(len, columns)) == list(map(len, answers))
-        if (
-            sizes_fit
-            and not IDENTIFIER.search(name)
-            and all(_is_number(value) for values in columns for value in values)
-        ):
-            sign = -1.0 if "rank" in name.lower() else 1.0
-            found[name] = [[sign * value for value in values] for values in columns]
+    for name in (each for each in parallel[0] if each != answer):
+        columns = [_ascending(name, own.get(name, [])) for own in parallel]
+        known = [[each for each in values if each is not None] for values in columns]
+        if list(map(len, known)) == list(map(len, columns)) == sizes and not IDENTIFIER.search(name):
+            found[name] = known
     return found
 
 
@@ -330,7 +338,7 @@ def _winner(values: Sequence[Any], counts: Sequence[int]) -> list[int] | None:
 
 def _named(value: Any, count: int, from_0: bool) -> int | None:
     """The number from 1 of the answer that a value names; 0 for a tie, None where it names none."""
-    if value is None or (isinstance(value, str) and value.lower().startswith(_TIES)):
+    if value is None or (isinstance(value, str) and (not value.strip() or value.lower().startswith(_TIES))):
         return 0
     last = str(value).lower().replace("-", "_").rpartition("_")[2]
     letters = "abcdefgh"[:count]
@@ -338,5 +346,12 @@ def _named(value: Any, count: int, from_0: bool) -> int | None:
     return number if 0 <= number <= count else None
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
+def _ascending(name: str, values: Iterable[Any]) -> list[float | None]:
+    """The numbers of a field, also as CSV holds them; None for what is none. A ranking, by its name, counts down."""
+    sign = -1.0 if counts_down(name) else 1.0
+    return [None if (number := as_number(each)) is None else sign * number for each in values]
+
+
+def counts_down(name: str) -> bool:
+    """Whether the lowest number of a field is best, as its name says."""
+    return "rank" in name.lower()

@@ -123,6 +123,18 @@ async def test_a_golden_set_tells_the_juror_that_knows_from_the_one_that_errs():
 
 ASKED = "What is 2 + 2?"
 FORMS = {
+    "ranked objects": [
+        {
+            "prompt": f"{ASKED} {n}",
+            "answers": [{"answer": "It is 5 or 6", "rank": 2}, {"answer": "4", "rank": 1}],
+            "turns": 1,
+        }
+        for n in (1, 2)
+    ],
+    "undecided pairs": [
+        {"prompt": f"{ASKED} {n}", "response_a": one, "response_b": other, "winner": winner}
+        for n, (one, other, winner) in enumerate([("4", "5", "a"), ("4", "5", None), ("4", "5", ""), ("5", "4", "B")])
+    ],
     "a winner from 1": [
         {"id": 7, "instruction": ASKED, "outputs": ["4", "5"], "label": 1},
         {"id": 8, "instruction": ASKED, "outputs": ["5", "4"], "label": 2},
@@ -203,6 +215,26 @@ def test_a_label_is_not_guessed(tmp_path, rows, remedy):
     with pytest.raises(GavelError) as refused:
         load_golden(path)
     assert remedy in (refused.value.remedy or "")
+
+
+def chats(**labels):
+    return [
+        {"messages": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": said}], **own}
+        for said, own in (
+            ("4", {name: values[0] for name, values in labels.items()}),
+            ("5", {name: values[1] for name, values in labels.items()}),
+        )
+    ]
+
+
+def test_a_label_may_be_a_text_of_a_number_or_a_rank_but_no_word(tmp_path):
+    table, rows = tmp_path / "labels.csv", tmp_path / "rows.jsonl"
+    table.write_text(f"prompt,response,human score\n{ASKED},It is 5.,2\n{ASKED},4,10\n")
+    assert [group.order for group in load_golden(table)] == [[["2"], ["1"]]]
+    rows.write_text("\n".join(map(json.dumps, chats(rank=(1, 2), passed=("yes", "no")))))
+    assert [group.order for group in load_golden(rows, "rank")] == [[["1"], ["2"]]]
+    with pytest.raises(GavelError, match="'no', 'yes'"):
+        load_golden(rows, "passed")
 
 
 def test_a_task_without_its_question_is_refused_until_that_is_named(tmp_path):
