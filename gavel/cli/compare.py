@@ -40,7 +40,7 @@ from gavel.cli.options import (
     with_default_judge,
 )
 from gavel.cli.run_file import Table, paths_seen_from, to_toml
-from gavel.cli.terminal import RESUME, print_figures, run_interruptibly, run_to_end, say, show_progress
+from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, show_progress
 from gavel.cli.training import (
     check_begun,
     check_run,
@@ -220,10 +220,12 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     for arm in comparison.arms:
         gap = "–" if arm.hacking_gap.value is None else f"{arm.hacking_gap.value:+.2f}"
         rows.append((arm.name, arm.final.text(), arm.steps_text, gap, arm.cost_text, duration(arm.seconds)))
-    print_figures(console, ("", "held-out success", steps, "reward's gap to success", "cost, USD", "time"), rows)
+    figures = ("held-out success", steps, "reward's gap to success", "cost, USD", "time")
+    print_table(console, ("", *figures), rows, right=figures)
     if comparison.before:
         measures = [(label, *texts) for label, texts in comparison.measured]
-        print_figures(console, ("held-out attempts", *(name.replace("_", " ") for name in comparison.before)), measures)
+        names = [name.replace("_", " ") for name in comparison.before]
+        print_table(console, ("held-out attempts", *names), measures, right=names)
     for arm in comparison.arms:
         if any(cell.alarms for cell in arm.runs):
             say(console, f"Alarms, trained on {arm.name}: {arm.alarms_text}")

@@ -36,7 +36,7 @@ from gavel.cli.options import (
     with_cassette,
     with_default_judge,
 )
-from gavel.cli.terminal import print_figures, print_table, run_to_end, say, show_progress, status_of
+from gavel.cli.terminal import print_table, run_to_end, say, show_progress, status_of
 from gavel.cli.training import print_run_estimates, read_seen_lengths
 from gavel.judge.config import JudgeConfig
 from gavel.judge.estimate import Estimate
@@ -346,7 +346,7 @@ def print_model_table(console: Console, table: ModelTable) -> None:
             columns["judge"] = [row.score.short() for row in table.rows]
             columns["wins"] = [row.wins.short() for row in table.rows]
         columns["USD"] = [cost_text(row.cost_usd) for row in table.rows]
-        print_figures(console, list(columns), list(zip(*columns.values(), strict=True)))
+        print_table(console, list(columns), zip(*columns.values(), strict=True), right=columns.keys() - {""})
     for row in table.rows:
         if row.failed:
             say(console, f"{row.name}: {counted(row.failed, 'episode')} failed; the same command tries again")
@@ -367,7 +367,8 @@ def print_scenario_table(console: Console, table: ScenarioTable) -> None:
         rows = table.rows(name)
         cells = [figure(row).short() for row in rows] + ([table.mean(name).short()] if table.has_means else [])
         lines.append([name, *cells, cost_text(table.cost(name)), seconds_of(*rows)])
-    print_figures(console, ["", *headings, *(["mean"] if table.has_means else []), "USD", "an episode"], lines)
+    headings += [*(["mean"] if table.has_means else []), "USD", "an episode"]
+    print_table(console, ["", *headings], lines, right=headings)
     for name, reason in table.failed.items():
         say(console, f"{name} was not evaluated: {reason}")
     say(console, f"Report: {table.directory / 'report.html'}")

@@ -1,16 +1,14 @@
 """Imitation: `gavel evolve` explores, keeps the best attempts, and learns from them, in rounds; `gavel sft` learns from
 the best members of judged groups, the shortest way from logs to a policy."""
 
-import contextlib
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
@@ -28,17 +26,7 @@ from gavel.cli.options import (
     run_flags,
     settings_command,
 )
-from gavel.cli.terminal import (
-    RESUME,
-    LiveText,
-    Work,
-    print_table,
-    run_interruptibly,
-    run_to_end,
-    say,
-    show_progress,
-    waiting_for,
-)
+from gavel.cli.terminal import RESUME, Work, print_table, run_interruptibly, run_to_end, say, show_line, show_progress
 from gavel.cli.training import LiveReport, open_run, run_directory_of, trainable
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation
@@ -101,7 +89,7 @@ def evolve(
             say(console, f"Gavel · {scenario.name} · {model.base_model} · {kept}{of_base}{going_on}")
             run.begun(config, given)
             display = _Display(console, config.evolve.iterations, run.report)
-            with display.shown():
+            with show_line(console, lambda: display.words):
                 options = {"judge": judge, "base": base, "config": chosen, "train": config.train}
                 found = await run_rounds(model, scenario, observer=display, **options)
         run.say_outcome()
@@ -133,13 +121,6 @@ class _Display(Work, EvolveObserver):
     def __init__(self, console: Console, iterations: int, report: LiveReport | None) -> None:
         super().__init__()
         self._console, self._iterations, self._report = console, iterations, report
-
-    @contextlib.contextmanager
-    def shown(self) -> Generator[None]:
-        line = Progress(LiveText(lambda: self.words), console=self._console, transient=True)
-        line.add_task("")
-        with line if self._console.is_terminal else waiting_for(lambda: self.words):
-            yield
 
     def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
         mean = "" if iteration.explored_reward is None else f", mean reward {iteration.explored_reward:.2f}"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gavel.cli.terminal import Work, heartbeat, print_figures, show_progress, waiting_for
+from gavel.cli.terminal import Work, heartbeat, print_table, show_progress, waiting_for
 from gavel.cli.training import LiveReport, RunDisplay
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
@@ -165,7 +165,8 @@ ROWS = [
 
 def printed_figures(width: int) -> list[str]:
     text = io.StringIO()
-    print_figures(Console(file=text, width=width, force_terminal=True, color_system=None), HEADINGS, ROWS)
+    console = Console(file=text, width=width, force_terminal=True, color_system=None)
+    print_table(console, HEADINGS, ROWS, right=HEADINGS[1:])
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
