@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,13 +21,12 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
 from gavel.base.network import free_port
-from gavel.base.text import counted, duration
+from gavel.base.text import counted
 from gavel.cli.options import (
     LIKELIHOOD,
     STAND_IN,
     Flag,
     Fresh,
-    close_replies,
     run_config,
     run_flags,
     settings_command,
@@ -37,13 +36,10 @@ from gavel.cli.run_file import Table
 from gavel.cli.terminal import RESUME, TRAINER, print_table, run_to_end, say, waiting_for
 from gavel.cli.training import open_run, run_directory_of, run_gavel, trainable
 from gavel.judge.config import JudgeConfig
-from gavel.reports.charts import CurvePoint, curves_chart, outcome_histogram
-from gavel.reports.page import render_page, write_page
-from gavel.reports.run_figures import share_point
-from gavel.reports.run_outcome import Outcome, outcome_in_words, read_outcome, with_judged_pair
-from gavel.reports.run_page import DEMO_RUN_REPORT
+from gavel.reports.run_outcome import outcome_in_words, read_outcome
+from gavel.reports.run_page import write_run_report
 from gavel.scenarios.scenario import find_scenario
-from gavel.trainer.data.left_out import counted_left_out, sentence_of
+from gavel.trainer.data.left_out import counted_left_out
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY, SCENARIOS
 from gavel.trainer.embedded.small_model import SMALL_MODEL
 from gavel.trainer.loop.train_loop import TIMES, train_scenario
@@ -77,10 +73,6 @@ class DemoJob:
     """The caveat for `judge`."""
     judge: str = STAND_IN
     """The judge where no other is named."""
-    habit: str | None = None
-    """The measure that is low where the habit shows that `learned` names."""
-    decimals: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Digits of a measure, where they are not two."""
     success: str = "held-out success"
     backend: Table = field(default_factory=lambda: {"slots": 256, "max_context": 4096})
     threads: int | None = 1
@@ -101,7 +93,6 @@ RETURNS_DESK = DemoJob(
         "train": {"learning_rate": 4e-3},
     },
     measures={"looked_before_acting": "looked before acting", "turns": "turns"},
-    habit="looked_before_acting",
     learned=(
         "The base policy knows how to do this job, but its noisy demonstrations gave it a bad habit: it acts without "
         "looking. The judge's reward removed the habit. Only LoRA weights changed, and no reward function was written."
@@ -156,7 +147,6 @@ ONE_SENTENCE = DemoJob(
     backend={"slots": 32, "max_context": 128},
     threads=None,
     measures={"words": "words", "names_topic": "names its topic", "truncated": "cut off at 40 tokens"},
-    decimals={"words": 1},
     success="one short sentence that names its topic",
     learned=(
         "Asked for one short sentence, the base model rambles. The judge's scores taught it to be short, and the text "
@@ -262,15 +252,14 @@ class DemoRun:
 
 
 async def run_demo(demo: DemoRun, started: float) -> None:
-    """Trains, continuing an earlier run of the same command; prints the outcome, and writes it as `report.html` and
-    `summary.json` to the run directory. `started`: when the command did, by `time.monotonic`."""
+    """Trains, continuing an earlier run of the same command; prints the outcome, and writes it as `summary.json` to the
+    run directory. `started`: when the command did, by `time.monotonic`."""
     console = Console()
     job, config, model, scenario = demo.job, demo.config, demo.model, find_scenario(demo.job.scenario)
     directory = run_directory_of(model)
     judge = with_cassette(config.judge, directory).build(scenario.rubric)
     await judge.probe(replayed=False)
-    options = {"fresh": demo.fresh, "backend": _backend(demo), "page": directory / DEMO_RUN_REPORT}
-    async with open_run(console, model, config, judge, **options) as run:
+    async with open_run(console, model, config, judge, fresh=demo.fresh, backend=_backend(demo)) as run:
         setup = time.monotonic() - started
         earlier = sum(row["whole"] for row in run.backend.history(model, TIMES))
         for line in _headline(demo, run.backend.parameter_count(model), run.start):
@@ -278,23 +267,42 @@ async def run_demo(demo: DemoRun, started: float) -> None:
         display = run.display(demo.steps, run.begun)
         with display.shown():
             await train_scenario(model, scenario, judge, config.loop, config.train, display)
-    with waiting_for("writing the report"):
-        outcome = await with_judged_pair(read_outcome(directory, run.rows, job.habit), judge)
-    seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
-    write_atomically(directory / "summary.json", json.dumps(_summary(demo, outcome, seconds), indent=1) + "\n")
-    report = directory / "report.html"
-    told = outcome_in_words(run.rows, max_tokens=config.loop.max_tokens, scenario=job.scenario, settable=False)
-    gained = outcome.trained.success - outcome.base.success
-    if outcome.trained_steps and gained > outcome.trained.half_width + outcome.base.half_width:
-        told.append(job.learned)
-    write_page(report, render_report(demo, outcome, " ".join(told), seconds))
-    for line in told:
-        say(console, line)
-    close_replies(console, judge)
+    outcome = read_outcome(directory, run.rows)
     base, trained = outcome.base, outcome.trained
+    judged = job.judge_caveat if demo.judge == job.judge else f"It was {demo.judge}."
+    about = [f"{job.caveat} {judged}", f"Again: {demo.again}"]
+    if outcome.trained_steps and trained.success - base.success > trained.half_width + base.half_width:
+        about = [job.learned, *about]
+    seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
+    summary = {
+        "seed": config.loop.seed,
+        "judge": demo.judge,
+        "backend": demo.backend,
+        "steps": demo.steps,
+        "trained_steps": outcome.trained_steps,
+        "heldout_tasks": trained.tasks,
+        **{
+            side: {"heldout_success": point.success} | {name: point.measures[name] for name in job.measures}
+            for side, point in (("base", base), ("trained", trained))
+        },
+        "judge_vs_success_tau": outcome.tau,
+        "groups": dict(outcome.statuses),
+        "left_out": dict(outcome.left_out),
+        "curve": [
+            {"step": point.step, "heldout_success": point.success, "tasks": point.tasks} for point in outcome.curve
+        ],
+        "seconds": {name: round(value, 2) for name, value in seconds.items()},
+        "about": about,
+    }
+    write_atomically(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
+    limits = {"max_tokens": config.loop.max_tokens, "scenario": job.scenario, "settable": False}
+    for line in [*outcome_in_words(run.rows, **limits), *about[:-2]]:
+        say(console, line)
     interval = f"({counted(trained.tasks, 'task')}, 95 % interval ±{trained.half_width:.2f})"
-    rows = [(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)]
-    rows += [(label, *both, "") for label, both in _measured(job, outcome)]
+    rows: list[tuple[str, ...]] = [(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)]
+    for name, label in job.measures.items():
+        figures = [point.measures[name] for point in (base, trained)]
+        rows.append((label, *(f"{figure:.{1 if figure >= 10 else 2}f}" for figure in figures), ""))
     print_table(console, ("", "before", "after", ""), rows, right=("before", "after"))
     say(console, "by step: " + "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve))
     tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
@@ -302,9 +310,10 @@ async def run_demo(demo: DemoRun, started: float) -> None:
     say(console, f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out")
     for reason, count in outcome.left_out.most_common():
         say(console, f"left out: {counted_left_out(reason, count)}")
-    say(console, f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
-    if run.page is not None:
-        say(console, f"All of its figures: {run.page}")
+    with waiting_for("writing the report"):
+        run.page = write_run_report(directory)
+    run.say_end()
+    say(console, "Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
 
 
 @contextlib.asynccontextmanager
@@ -350,70 +359,6 @@ def _headline(demo: DemoRun, parameters: int, start: int) -> list[str]:
     if start >= demo.steps:
         return [line, f"This run is finished; here is its outcome again. `{demo.again}` starts over."]
     return [line, f"Continuing after step {start}."] if start else [line]
-
-
-def _summary(demo: DemoRun, outcome: Outcome, seconds: dict[str, float]) -> dict[str, Any]:
-    return {
-        "seed": demo.config.loop.seed,
-        "judge": demo.judge,
-        "backend": demo.backend,
-        "steps": demo.steps,
-        "trained_steps": outcome.trained_steps,
-        "heldout_tasks": outcome.trained.tasks,
-        **{
-            side: {"heldout_success": point.success} | {name: point.measures[name] for name in demo.job.measures}
-            for side, point in (("base", outcome.base), ("trained", outcome.trained))
-        },
-        "judge_vs_success_tau": outcome.tau,
-        "groups": dict(outcome.statuses),
-        "left_out": dict(outcome.left_out),
-        "curve": [
-            {"step": point.step, "heldout_success": point.success, "tasks": point.tasks} for point in outcome.curve
-        ],
-        "seconds": {name: round(value, 2) for name, value in seconds.items()},
-    }
-
-
-def render_report(demo: DemoRun, outcome: Outcome, told: str, seconds: Mapping[str, float]) -> str:
-    """The page's HTML. `told`: the outcome in a paragraph; its `before` and `after` have their `judgement`."""
-    base, trained, job = outcome.base, outcome.trained, demo.job
-    judge = job.judge_caveat if demo.judge == job.judge else f"It was {demo.judge}."
-    curve = {point.step: share_point(point.success, point.tasks) for point in outcome.curve}
-    rewards = {step: CurvePoint(reward) for step, reward in outcome.rewards.items()}
-    success = (f"{each.success:.2f} ± {each.half_width:.2f}" for each in (base, trained))
-    longest = max(seconds.values(), default=0) or 1
-    return render_page(
-        "demo_page.html.j2",
-        title=f"Gavel demo: {job.name if job is ONE_SENTENCE else f'the {job.name}'}",
-        explanation=told,
-        caveat=f"{job.caveat} {judge}",
-        summary=[(job.success, *success), *((label, *both) for label, both in _measured(job, outcome))],
-        outcome=outcome,
-        tasks=" to ".join(map(str, sorted({base.tasks, trained.tasks}))),
-        success_chart=curves_chart({"success": curve}, low=0, high=1),
-        reward_chart=curves_chart({"mean score": rewards}, low=0, high=1),
-        outcome_chart=outcome_histogram(outcome.scored),
-        sides=[("Before", outcome.before), ("After", outcome.after)],
-        times=[(name, duration(value), 100 * value / longest) for name, value in seconds.items()],
-        settings={
-            "seed": str(demo.config.loop.seed),
-            "judge": demo.judge,
-            "base model": demo.config.model.base_model,
-            "backend": demo.backend,
-            "steps": str(demo.steps),
-            "run again": demo.again,
-        },
-        left_out=[(sentence_of(reason), count) for reason, count in outcome.left_out.items()],
-    )
-
-
-def _measured(job: DemoJob, outcome: Outcome) -> Iterator[tuple[str, tuple[str, str]]]:
-    """The label of each measure beside success, and its figures before and after."""
-    shown = {} if job.habit is None else {job.habit: job.habit.replace("_", " ")}
-    for name, label in (shown | dict(job.measures)).items():
-        digits = job.decimals.get(name, 2)
-        before, after = outcome.base.measures[name], outcome.trained.measures[name]
-        yield label, (f"{before:.{digits}f}", f"{after:.{digits}f}")
 
 
 app = settings_command(demo, RunConfig, _FLAGS)

@@ -150,12 +150,11 @@ async def open_run(
     *,
     fresh: bool = False,
     backend: "contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend] | None" = None,
-    page: Path | None = None,
 ) -> AsyncGenerator[OpenRun]:
     """Registers the model at the `backend` (default: that of `config`). Around the work; after it the judge's cost is
     told, and the report is written before the backend closes, which shows it at the tracker.
 
-    `fresh`: moves an earlier run of this name aside until `begun`. `page`: default report.html of the run.
+    `fresh`: moves an earlier run of this name aside until `begun`.
     """
     leads, there = os.environ.get("RANK", "0") == "0", config.backend.url
     check_fresh_is_here(config.backend, fresh)
@@ -170,7 +169,7 @@ async def open_run(
         with waiting_for(f"loading {model.base_model}"):
             opened = await stack.enter_async_context(backend)
             await model.register(opened)
-        report = LiveReport(run_directory_of(model), page) if there is None and leads else None
+        report = LiveReport(run_directory_of(model)) if there is None and leads else None
         run = OpenRun(console, model, opened, judge, there, await model.get_step(), report, replaced)
         try:
             yield run
@@ -232,11 +231,10 @@ logger = logging.getLogger(__name__)
 
 
 class LiveReport:
-    """The page of one run directory, by default its report.html. A page that cannot be written is warned of, and the
-    run goes on."""
+    """The report.html of one run directory. A page that cannot be written is warned of, and the run goes on."""
 
-    def __init__(self, directory: Path, page: Path | None = None) -> None:
-        self._directory, self._page, self._due = directory, page, 0.0
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._due = directory, 0.0
 
     def write_if_due(self) -> None:
         """Writes the page unless the time since the last one is short beside what that one took."""
@@ -247,7 +245,7 @@ class LiveReport:
         """Writes the page; None where that failed."""
         started = time.monotonic()
         try:
-            return write_run_report(self._directory, self._page)
+            return write_run_report(self._directory)
         except GavelError as error:
             logger.warning("the report of %s was not written: %s", self._directory, error)
             return None
