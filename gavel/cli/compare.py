@@ -284,12 +284,11 @@ def read_rewards(text: str) -> dict[RewardName, float]:
     """`judge+hand` as equal weights. Raises `GavelError` for a name that is none."""
     names = [name.strip() for name in text.split("+")]
     for name in names:
-        if name not in get_args(RewardName):
+        if name not in get_args(RewardName) or names.count(name) > 1:
             raise GavelError(
-                f"there is no reward {name!r}.", f"Rewards: {', '.join(get_args(RewardName))}, and sums: judge+hand."
+                f"there is no reward {name!r}, or {text} names it twice.",
+                f"Rewards: {', '.join(get_args(RewardName))}, and sums: judge+hand.",
             )
-        if names.count(name) > 1:
-            raise GavelError(f"the reward {text} names {name} twice.", "Name it once.")
     return dict.fromkeys(names, 1.0)  # pyright: ignore[reportReturnType]
 
 
@@ -312,7 +311,7 @@ def plan_cells(
         check_rewards(scenario, weights)
         named = judges if "judge" in weights else ()
         for judge in named or [None]:
-            label = f"{text} ({judge})" if judge is not None and len(named) > 1 else text
+            label = f"{text} ({judge})" if len(named) > 1 else text
             if label in arms:
                 raise GavelError(f"{label} is named twice.", "Name each reward and each judge once.")
             models = {} if judge is None else {"models": judge}
