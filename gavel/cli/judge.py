@@ -7,13 +7,11 @@ golden     a test of a judge and its prompts on groups of known order, shipped o
            so a repeated run requests only what a change of prompts changed
 """
 
-import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -41,7 +39,7 @@ from gavel.judge.judge import Judge
 from gavel.llm.budget import prices_from_environment
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.reports.judge_trust import Figure, JudgeReport, read_report, render_report
+from gavel.reports.judge_trust import JudgeReport, read_report, render_report
 from gavel.reports.page import write_page
 from gavel.scenarios.formats.reading import read_groups
 from gavel.trainer.runs.run_directory import runs_root
@@ -80,15 +78,11 @@ def report(
     reference: Annotated[str | None, typer.Option(help="Metric to compare with. Default: independent_reward.")] = None,
     by: Annotated[str | None, typer.Option(help="Field (dotted path) that groups rows of single trajectories.")] = None,
     html: Annotated[Path | None, typer.Option(help="Output file of the page. Default: beside FILE.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON; undefined is null.")] = False,
 ) -> None:
     """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
     file = file_named(file)
     found = read_report(read_groups(file, by), reference, file.name)
     page = write_judged_page(found, file, html)
-    if as_json:
-        typer.echo(json.dumps({**report_data(found), "report": str(page)}, indent=1))
-        return
     print_report(Console(), found)
     say(Console(), f"Report: {page}")
 
@@ -99,22 +93,6 @@ def write_judged_page(report: JudgeReport, file: Path, page: Path | None = None)
     page = page or (file / "judge.report.html" if file.is_dir() else beside)
     write_page(page, render_report(report))
     return page
-
-
-def report_data(report: JudgeReport) -> dict[str, Any]:
-    """The figures for programs: unrounded values, with their 95 % intervals."""
-
-    def data(figure: Figure) -> dict[str, Any]:
-        return {"name": figure.name, **asdict(figure.estimate), "meaning": figure.meaning}
-
-    fields = ("source", "judges", "facts", "verdict", "notes", "unscored")
-    return {name: getattr(report, name) for name in fields} | {
-        "sections": [{"title": title, "figures": [*map(data, each)]} for title, each in report.sections.items()],
-        "disagreements": [
-            {"group": each.number, "tau": each.tau, "scores": each.scores, "reference": each.values}
-            for each in report.disagreements
-        ],
-    }
 
 
 def print_report(console: Console, report: JudgeReport) -> None:

@@ -178,24 +178,6 @@ async def test_notes_and_unscored_members_end_the_table() -> None:
     assert "\x1b" not in text
 
 
-async def test_programs_read_unrounded_figures_and_where_the_page_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = TrajectoryStore(tmp_path / "judged.jsonl.zst")
-    groups = await judged("one")
-    store.extend(groups)
-    report(store.path, "success", as_json=True)
-    found = json.loads(capsys.readouterr().out)
-    figures = {figure["name"]: figure for section in found["sections"] for figure in section["figures"]}
-    expected = read_report(groups, "success", "judged.jsonl.zst").agreement
-    assert expected is not None
-    tau = figures["Kendall's tau-b"]
-    assert (tau["value"], tau["low"], tau["high"]) == (expected.tau.value, expected.tau.low, expected.tau.high)
-    assert tau["groups"] == 12
-    assert (found["judges"], found["source"]) == (["one"], "judged.jsonl.zst")
-    assert found["report"] == str(tmp_path / "judged.report.html")
-
-
 def test_a_run_is_reported_by_its_name_and_scored_anew(tmp_path: Path) -> None:
     made_run(tmp_path / "runs" / "desk" / "one")
     done = gavel("judge", "report", "desk/one", "--reference", "success", cwd=tmp_path, GAVEL_RUNS="runs")
