@@ -15,7 +15,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
@@ -69,10 +68,6 @@ def rubric(
     )
 
 
-_REASON = 200
-"""Characters of a judge's explanation that are printed."""
-
-
 def report(
     file: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="What `gavel score --out` wrote, or a run.")],
     reference: Annotated[str | None, typer.Option(help="Metric to compare with. Default: independent_reward.")] = None,
@@ -96,30 +91,16 @@ def write_judged_page(report: JudgeReport, file: Path, page: Path | None = None)
 
 
 def print_report(console: Console, report: JudgeReport) -> None:
-    """Prints the figures, one table per section."""
+    """Prints the verdict, the figures in their sections, and the notes."""
     say(console, f"{report.source} · {', '.join(report.judges) or 'judge unknown'}")
     say(console, report.facts)
     say(console, report.verdict, "bold")
-    for number, (title, figures) in enumerate(report.sections.items()):
-        console.print()
-        say(console, title, "bold")
-        table = Table(box=None, show_header=not number, pad_edge=False, header_style="dim")
-        for name, width in {"": 21, "value": 6, "95 % interval": 16, "groups": 6}.items():
-            table.add_column(name, justify="right" if name else "left", width=width)
-        table.add_column("meaning", style="dim")
-        for figure in figures:
-            table.add_row(figure.name, figure.value, figure.interval, f"{figure.estimate.groups:,}", figure.meaning)
-        console.print(table)
-    if report.disagreements:
-        console.print()
-        say(console, "Where judge and reference disagree most (transcripts are in the report)", "bold")
-    for each in report.disagreements:
-        (high, low), (worse, better) = each.scores, each.values
-        scored, truly = f"scored {high:.2f} over {low:.2f}", f"reference {worse:g} over {better:g}"
-        say(console, f"group {each.number}, tau {each.tau:.2f}: {scored}, {truly}")
-        if each.preferred.judgement is not None and each.preferred.judgement.explanation:
-            say(console, f"  the judge: {each.preferred.judgement.explanation[:_REASON]}")
-    console.print()
+    rows: list[tuple[str, ...]] = []
+    for title, figures in report.sections.items():
+        rows += [("", "", "", "", ""), (title, "", "", "", "")]
+        rows += [(f"  {f.name}", f.value, f.interval, f"{f.estimate.groups:,}", f.meaning) for f in figures]
+    numbers = ("value", "95 % interval", "groups")
+    print_table(console, ("", *numbers, "meaning"), rows, right=numbers)
     for note in [*report.notes, *(f"{count:,} unscored: {reason}" for reason, count in report.unscored.items())]:
         say(console, note)
 

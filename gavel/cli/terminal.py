@@ -78,19 +78,21 @@ def print_table(
     heads, *lines = [list(map(plain, row)) for row in (headings, *rows)]
     if not (console.is_terminal or "COLUMNS" in os.environ):
         console.width = 1000  # a file or another program takes any number of columns
-    widest = [max(text.cell_len for text in column) for column in zip(heads, *lines, strict=True)]
-    widths: list[int | None] = [None] * len(heads)
-    if sum(widest) + _GAP * (len(heads) - 1) > console.width:
+    widths = [max(text.cell_len for text in column) for column in zip(heads, *lines, strict=True)]
+    gaps = _GAP * (len(heads) - 1)
+    if sum(widths) + gaps > console.width:
         for at, head in enumerate(heads):
             cells = [line[at].cell_len for line in lines]
             if not at:
-                least = min(max(cells, default=0), console.width // 2)
+                widths[at] = min(max(cells, default=0), console.width // 2)
             elif head.plain in right:
-                widths[at] = least = max([*cells, *(min(cell_len(word), _WORD) for word in head.plain.split())])
-            else:
-                least = min(widest[at], _WORD)
-            widest[at] = least
-        if right and sum(widest) + _GAP * (len(heads) - 1) > console.width:
+                widths[at] = max([*cells, *(min(cell_len(word), _WORD) for word in head.plain.split())])
+        texts = sorted((at for at, head in enumerate(heads) if at and head.plain not in right), key=widths.__getitem__)
+        spare = console.width - gaps - sum(width for at, width in enumerate(widths) if at not in texts)
+        for number, at in enumerate(texts):
+            widths[at] = min(widths[at], max(spare // (len(texts) - number), 1))
+            spare -= widths[at]
+        if right and spare < 0:
             if heads[0].plain:
                 console.print(heads[0], style="bold", soft_wrap=True)
             for name, *cells in lines:
@@ -99,9 +101,10 @@ def print_table(
                     console.print(Text.assemble("  ", heading, ": ", cell), soft_wrap=True)
             return
     table = Table(box=None, pad_edge=False)
-    for heading, width, least in zip(heads, widths, widest, strict=True):
-        justify = "right" if heading.plain in right else "left"
-        table.add_column(heading, justify=justify, overflow="fold", width=width, min_width=None if width else least)
+    for heading, width in zip(heads, widths, strict=True):
+        table.add_column(
+            heading, justify="right" if heading.plain in right else "left", overflow="fold", width=width or 1
+        )
     for line in lines:
         table.add_row(*line)
     console.print(table)

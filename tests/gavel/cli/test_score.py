@@ -271,9 +271,8 @@ def test_the_last_line_tells_what_this_run_has_cost_apart_from_earlier_ones(
     path, out = written(tmp_path / "rows.jsonl", *parcels(4)), tmp_path / "judged.jsonl"
     config = paid(endpoint, cassette=Path("none"))
     score_and_print(path, config, "n", out)
-    assert "4 calls · 400 + 80 tokens · 0.48 USD · this run: 5 calls, 0.50 USD" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    whole = "4 calls · 400 + 80 tokens · 0.48 USD"
+    assert f"{whole} · this run: 5 calls, 0.50 USD" in " ".join(capsys.readouterr().out.split())
     out.write_text("".join(out.read_text().splitlines(keepends=True)[:3]))
     paid(endpoint)
     score_and_print(path, config, "n", out)
