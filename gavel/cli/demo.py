@@ -43,7 +43,6 @@ from gavel.trainer.data.left_out import counted_left_out
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY, SCENARIOS
 from gavel.trainer.embedded.small_model import SMALL_MODEL
 from gavel.trainer.loop.train_loop import TIMES, train_scenario
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
 
@@ -166,7 +165,6 @@ ONE_SENTENCE = DemoJob(
 
 
 _START_SECONDS = 300.0
-DEMO_BACKENDS = ("local", "remote", "sky-local")
 _STEPS = f"{RETURNS_DESK.steps}; with --real {ONE_SENTENCE.steps}; another number is another run"
 _FLAGS = [
     *run_flags("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette"),
@@ -181,13 +179,12 @@ def demo(
     real: Annotated[bool, typer.Option("--real", help="Train a small real model (`make real` fetches it).")] = False,
     fresh: Fresh = False,
     backend: Annotated[
-        str, typer.Option(help="local; remote: through a `gavel backend`; sky-local: as on a cluster.")
+        Literal["local", "remote", "sky-local"],
+        typer.Option(help="remote: through a `gavel backend`; sky-local: as on a cluster."),
     ] = "local",
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
     started = time.monotonic()
-    if backend not in DEMO_BACKENDS:
-        raise typer.BadParameter(", ".join(DEMO_BACKENDS), param_hint="--backend")
     if real and scenario is not None:
         raise GavelError(
             f"--real is not for {scenario}: it trains on one_sentence.", f"Leave out {scenario} or --real."
@@ -199,7 +196,7 @@ def demo(
     need_extra("train", job.command)
     if job.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(job.threads))  # read when torch is imported, here or in a child
-    run_to_end(run_demo(DemoRun(job, config, fresh, backend), started), RESUME)
+    run_to_end(run_demo(job, config, started, fresh=fresh, where=backend), RESUME)
 
 
 def _judge_of(job: DemoJob, judge: JudgeConfig, named: str | None) -> JudgeConfig:
@@ -215,70 +212,52 @@ def _judge_of(job: DemoJob, judge: JudgeConfig, named: str | None) -> JudgeConfi
     return judge.model_copy(update={"models": job.judge, **orders})
 
 
-@dataclass(frozen=True, slots=True)
-class DemoRun:
-    """A demo, and what the command's options make of it."""
-
-    job: DemoJob
-    config: RunConfig
-    fresh: bool = False
-    backend: str = "local"
-    """Trains in this process; or through a server of `gavel backend` that the command starts (remote), or that it
-    starts as a cluster does (sky-local)."""
-
-    @property
-    def judge(self) -> str:
-        return str(self.config.judge.models)
-
-    @property
-    def steps(self) -> int:
-        return self.config.loop.steps
-
-    @property
-    def model(self) -> TrainableModel:
-        """Its name is the same for the same command; different for other settings."""
-        judge = "" if self.judge == self.job.judge else "-" + self.judge.replace("/", "-")
-        steps = "" if self.steps == self.job.steps else f"-{self.steps}-steps"
-        backend = "" if self.backend == "local" else f"-{self.backend}"
-        name = f"{self.job.name.replace(' ', '-')}-seed-{self.config.loop.seed}{judge}{steps}{backend}"
-        return trainable(self.config, "demo").model_copy(update={"name": name})
-
-    @property
-    def again(self) -> str:
-        """The command that starts this run over."""
-        judge = "" if self.judge == LIKELIHOOD else f" --judge {self.judge}"
-        backend = "" if self.backend == "local" else f" --backend {self.backend}"
-        return f"{self.job.command} --seed {self.config.loop.seed}{judge} --steps {self.steps}{backend} --fresh"
-
-
-async def run_demo(demo: DemoRun, started: float) -> None:
+async def run_demo(job: DemoJob, config: RunConfig, started: float, *, fresh: bool, where: str) -> None:
     """Trains, continuing an earlier run of the same command; prints the outcome, and writes it as `summary.json` to the
-    run directory. `started`: when the command did, by `time.monotonic`."""
-    console = Console()
-    job, config, model, scenario = demo.job, demo.config, demo.model, find_scenario(demo.job.scenario)
+    run directory.
+
+    `started`: when the command did, by `time.monotonic`. `where` it trains: in this process (local); through a server
+    of `gavel backend` that is started here (remote), or that is started as a cluster does (sky-local).
+    """
+    console, scenario, seed, steps = Console(), find_scenario(job.scenario), config.loop.seed, config.loop.steps
+    named = str(config.judge.models)
+    parts = [f"{job.name.replace(' ', '-')}-seed-{seed}"]  # the same for the same command, different for other settings
+    parts += [] if named == job.judge else [named.replace("/", "-")]
+    parts += [] if steps == job.steps else [f"{steps}-steps"]
+    parts += [] if where == "local" else [where]
+    model = trainable(config, "demo").model_copy(update={"name": "-".join(parts)})
+    options = ("" if named == LIKELIHOOD else f" --judge {named}") + ("" if where == "local" else f" --backend {where}")
+    again = f"{job.command} --seed {seed} --steps {steps}{options} --fresh"
     directory = run_directory_of(model)
     judge = with_cassette(config.judge, directory).build(scenario.rubric)
     await judge.probe(replayed=False)
-    async with open_run(console, model, config, judge, fresh=demo.fresh, backend=_backend(demo)) as run:
+    async with open_run(console, model, config, judge, fresh=fresh, backend=_backend(where, job.backend)) as run:
         setup = time.monotonic() - started
         earlier = sum(row["whole"] for row in run.backend.history(model, TIMES))
-        for line in _headline(demo, run.backend.parameter_count(model), run.start):
-            say(console, line)
-        display = run.display(demo.steps, run.begun)
+        parameters = run.backend.parameter_count(model)
+        size = f"{parameters // 1000}k" if parameters < 1e6 else f"{parameters / 1e6:.0f}M"
+        policy = f"{'embedded policy' if model.base_model in SCENARIOS else model.base_model} ({size} parameters)"
+        scorer = _JUDGES.get(named, f"judge {named}")
+        say(console, f"Gavel demo · {job.name} · {policy} · {scorer} · {os.cpu_count()} cores")
+        if run.start >= steps:
+            say(console, f"This run is finished; here is its outcome again. `{again}` starts over.")
+        elif run.start:
+            say(console, f"Continuing after step {run.start}.")
+        display = run.display(steps, run.begun)
         with display.shown():
             await train_scenario(model, scenario, judge, config.loop, config.train, display)
     outcome = read_outcome(directory, run.rows)
     base, trained = outcome.base, outcome.trained
-    judged = job.judge_caveat if demo.judge == job.judge else f"It was {demo.judge}."
-    about = [f"{job.caveat} {judged}", f"Again: {demo.again}"]
+    judged = job.judge_caveat if named == job.judge else f"It was {named}."
+    about = [f"{job.caveat} {judged}", f"Again: {again}"]
     if outcome.trained_steps and trained.success - base.success > trained.half_width + base.half_width:
         about = [job.learned, *about]
     seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
     summary = {
-        "seed": config.loop.seed,
-        "judge": demo.judge,
-        "backend": demo.backend,
-        "steps": demo.steps,
+        "seed": seed,
+        "judge": named,
+        "backend": where,
+        "steps": steps,
         "trained_steps": outcome.trained_steps,
         "heldout_tasks": trained.tasks,
         **{
@@ -316,18 +295,23 @@ async def run_demo(demo: DemoRun, started: float) -> None:
     say(console, "Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
 
 
+_JUDGES = {
+    STAND_IN: "stand-in judge (rules, no key)",
+    LIKELIHOOD: "likelihood judge (the frozen base, a word count)",
+}
+
+
 @contextlib.asynccontextmanager
-async def _backend(demo: DemoRun) -> AsyncGenerator["LocalBackend | RemoteBackend"]:
+async def _backend(where: str, size: Table) -> AsyncGenerator["LocalBackend | RemoteBackend"]:
     with waiting_for(TRAINER):
         from gavel.trainer.backends.local import LocalBackend
         from gavel.trainer.backends.remote.client import RemoteBackend
         from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
         from gavel.trainer.backends.skypilot.hosts import ThisMachine
-    size = demo.job.backend
-    if demo.backend == "local":
+    if where == "local":
         async with LocalBackend(**size) as backend:
             yield backend
-    elif demo.backend == "remote":
+    elif where == "remote":
         key, address = secrets.token_urlsafe(24), b""
         options = [f"--slots={size['slots']}", f"--max-context={size['max_context']}", f"--runs={runs_root()}"]
         server = run_gavel("backend", "--port=0", *options, stdout=asyncio.subprocess.PIPE, GAVEL_BACKEND_KEY=key)
@@ -347,18 +331,6 @@ async def _backend(demo: DemoRun) -> AsyncGenerator["LocalBackend | RemoteBacken
             yield backend
         finally:
             await backend.down()
-
-
-def _headline(demo: DemoRun, parameters: int, start: int) -> list[str]:
-    names = {STAND_IN: "stand-in judge (rules, no key)", LIKELIHOOD: "likelihood judge (the frozen base, a word count)"}
-    judge = names.get(demo.judge, f"judge {demo.judge}")
-    job, base = demo.job, demo.config.model.base_model
-    size = f"{parameters // 1000}k" if parameters < 1e6 else f"{parameters / 1e6:.0f}M"
-    policy = f"{'embedded policy' if base in SCENARIOS else base} ({size} parameters)"
-    line = f"Gavel demo · {job.name} · {policy} · {judge} · {os.cpu_count()} cores"
-    if start >= demo.steps:
-        return [line, f"This run is finished; here is its outcome again. `{demo.again}` starts over."]
-    return [line, f"Continuing after step {start}."] if start else [line]
 
 
 app = settings_command(demo, RunConfig, _FLAGS)

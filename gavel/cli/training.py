@@ -243,15 +243,13 @@ class LiveReport:
 
     def write(self) -> Path | None:
         """Writes the page; None where that failed."""
-        started = time.monotonic()
+        started, page = time.monotonic(), None
         try:
-            return write_run_report(self._directory)
+            page = write_run_report(self._directory)
         except GavelError as error:
             logger.warning("the report of %s was not written: %s", self._directory, error)
-            return None
-        finally:
-            now = time.monotonic()
-            self._due = now + _SHARE * (now - started)
+        self._due = time.monotonic() + _SHARE * (time.monotonic() - started)
+        return page
 
 
 _WIDTH = 80
