@@ -98,7 +98,7 @@ RETURNS_DESK = DemoJob(
     ),
     caveat=(
         "The policy has a few hundred thousand parameters and learned nothing but this job. The judge read the "
-        "transcripts and the rubric, never the true outcome, which is measured here for comparison only."
+        "transcripts and the rubric, never the true outcome, which is measured for comparison only."
     ),
     judge_caveat=(
         "It was the stand-in, which checks written rules and is no language model; GAVEL_JUDGE_MODEL replaces it."
@@ -116,12 +116,7 @@ BOOKING_DESK = replace(
     measures={"turns": "turns", "tool_errors": "tool errors"},
     learned=(
         "The base policy knows how to do this job, but its noisy demonstrations gave it bad habits: it books and "
-        "cancels without looking, or sells the dearest room. The judge's reward removed them. Only LoRA weights "
-        "changed, and no reward function was written."
-    ),
-    caveat=(
-        "The policy has a few hundred thousand parameters and learned nothing but this job. The judge read the "
-        "transcripts and the rubric, never the hotel's books, by which success is measured, for comparison only."
+        "cancels without looking, or sells the dearest room. The judge's reward removed them."
     ),
     command="gavel demo booking_desk",
 )

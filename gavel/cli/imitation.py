@@ -180,20 +180,16 @@ def sft(
         )
     if not chosen.trajectories:
         raise GavelError(f"no score of the file is above {above}.", "Choose a lower --above.")
-    reasons = {
-        "not among their group's best": chosen.not_best,
-        "scored too low": chosen.too_low,
-        "without a score": chosen.unscored,
-    }
-    told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+    counts = (chosen.not_best, chosen.too_low, chosen.unscored)
+    reasons = zip(counts, ("not among their group's best", "scored too low", "without a score"), strict=True)
+    told = ", ".join(f"{count:,} {reason}" for count, reason in reasons if count)
     whole = f"{len(chosen.trajectories):,} of {counted(chosen.scored + chosen.unscored, 'trajectory')}"
     typer.echo(f"Imitates {whole}{told and f' ({told})'}.")
     if chosen.alike:
-        imitated = "the first in the file is" if best == 1 else f"the first {best} in the file are"
         typer.echo(
-            f"{chosen.alike:,} of {counted(chosen.groups, 'group')} had no best member, because all scores of a group "
-            f"are alike: {imitated} imitated. A judge that tells members apart (gavel score FILE --judge …) or "
-            "a threshold (--above) chooses better.",
+            f"{chosen.alike:,} of {counted(chosen.groups, 'group')} had no best member, because all their scores are "
+            f"alike: the first {best} in the file counts. Another judge (gavel score FILE --judge …) "
+            "or a threshold (--above) chooses better.",
             err=True,
         )
     if dry_run:
