@@ -24,8 +24,7 @@ from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.endpoint import Answer, Endpoint, Request, fails, says
-from tests.forked import gavel
-from tests.gavel.cli.test_app import mistake
+from tests.forked import succeed
 from tests.gavel.reports.made import judged, made_run
 
 DRAFT = {"criteria": [{"name": n, "text": f"Is {n}.", "weight": w} for n, w in (("kind", 2), ("quick", 1))]}
@@ -180,12 +179,10 @@ async def test_notes_and_unscored_members_end_the_table() -> None:
 
 def test_a_run_is_reported_by_its_name_and_scored_anew(tmp_path: Path) -> None:
     made_run(tmp_path / "runs" / "desk" / "one")
-    done = gavel("judge", "report", "desk/one", "--reference", "success", cwd=tmp_path, GAVEL_RUNS="runs")
-    assert done.returncode == 0, done.stderr
+    done = succeed("judge", "report", "desk/one", "--reference", "success", cwd=tmp_path, GAVEL_RUNS="runs")
     assert (tmp_path / "runs" / "desk" / "one" / "judge.report.html").is_file()
     assert "3 groups" in done.stdout
-    again = gavel("score", "desk/one", "--judge", "constant", "--out", "o.jsonl", cwd=tmp_path, GAVEL_RUNS="runs")
-    assert again.returncode == 0, again.stderr
+    succeed("score", "desk/one", "--judge", "constant", "--out", "o.jsonl", cwd=tmp_path, GAVEL_RUNS="runs")
     assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 3
 
 
@@ -194,8 +191,3 @@ async def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None
     store.extend(await judged("one", groups=2))
     with pytest.raises(GavelError, match="cannot be written"):
         report(store.path, None, None, tmp_path)
-
-
-def test_the_command_line_tells_what_to_do_with_a_file_that_was_not_judged(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('[{"role": "user", "content": "hello"}]\n')
-    assert "gavel score" in mistake("judge", "report", "rows.jsonl", cwd=tmp_path)
