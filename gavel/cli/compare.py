@@ -222,10 +222,6 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         rows.append((arm.name, arm.final.text(), arm.steps_text, gap, arm.cost_text, duration(arm.seconds)))
     figures = ("held-out success", steps, "reward's gap to success", "cost, USD", "time")
     print_table(console, ("", *figures), rows, right=figures)
-    if comparison.before:
-        measures = [(label, *texts) for label, texts in comparison.measured]
-        names = [name.replace("_", " ") for name in comparison.before]
-        print_table(console, ("held-out attempts", *names), measures, right=names)
     for arm in comparison.arms:
         if any(cell.alarms for cell in arm.runs):
             say(console, f"Alarms, trained on {arm.name}: {arm.alarms_text}")

@@ -1,7 +1,6 @@
 """Imitation: `gavel evolve` explores, keeps the best attempts, and learns from them, in rounds; `gavel sft` learns from
 the best members of judged groups, the shortest way from logs to a policy."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +25,11 @@ from gavel.cli.options import (
     run_flags,
     settings_command,
 )
-from gavel.cli.terminal import RESUME, Work, print_table, run_interruptibly, run_to_end, say, show_line, show_progress
+from gavel.cli.terminal import RESUME, Work, run_interruptibly, run_to_end, say, show_line, show_progress
 from gavel.cli.training import LiveReport, open_run, run_directory_of, trainable
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation
-from gavel.trainer.loop.evolve import EVALUATION, EvolveObserver, Iteration
+from gavel.trainer.loop.evolve import EvolveObserver, Iteration
 from gavel.trainer.loop.evolve import evolve as run_rounds
 from gavel.trainer.loop.imitation import BestMembers, choose_best_members, imitate, imitation_plan
 from gavel.trainer.run_config import EvolveRunConfig, ImitationConfig
@@ -93,23 +92,11 @@ def evolve(
                 options = {"judge": judge, "base": base, "config": chosen, "train": config.train}
                 found = await run_rounds(model, scenario, observer=display, **options)
         run.say_outcome()
-        first = next((row for row in run.rows if row["split"] == EVALUATION and row["step"] == 0), None)
-        success = f"success (of {chosen.evaluation_tasks:,})"
-        headings = ("iteration", "explored", "mean reward", "imitated", "step", success)
-        rows: list[tuple[str, ...]] = []
-        if first is not None:
-            rows.append(("base", "", "", "", "0", _share(first.get("success"), first.get("trajectories"))))
-        for each in found:
-            if each.last_step == 0:
-                continue  # without base data nothing was learned before the first exploration
-            reward = "–" if each.explored_reward is None else f"{each.explored_reward:.2f}"
-            counts = (f"{each.explored:,}", reward, f"{each.imitated:,}", str(each.last_step))
-            rows.append((str(each.number), *counts, _share(each.success, each.measures.get("trajectories"))))
-        print_table(console, headings, rows, right=headings)
-        measured = [each for each in found if each.success is not None]
-        best = max(measured, key=lambda each: each.success or 0, default=None)
-        if best is not None:
-            say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
+        measured = [(each.success, each) for each in found if each.success is not None]
+        if measured:
+            success, best = max(measured, key=lambda each: each[0])
+            place = f"{model.project}/{model.name}@{best.last_step}"
+            say(console, f"Best: iteration {best.number}, held-out success {success:.3f}, {place}")
         run.say_end()
 
     run_to_end(run_evolution(), RESUME)
@@ -118,7 +105,7 @@ def evolve(
 class _Display(Work, EvolveObserver):
     """One live line in a terminal, else a plain line for each finished part."""
 
-    def __init__(self, console: Console, iterations: int, report: LiveReport | None) -> None:
+    def __init__(self, console: Console, iterations: int, report: LiveReport) -> None:
         super().__init__()
         self._console, self._iterations, self._report = console, iterations, report
 
@@ -136,15 +123,7 @@ class _Display(Work, EvolveObserver):
     def evaluated(self, number: int, evaluation: Evaluation) -> None:
         success = "" if evaluation.success is None else f"  held-out success {evaluation.success:.3f}"
         say(self._console, f"iteration {number}/{self._iterations}{success}")
-        if self._report is not None:
-            self._report.write_if_due()
-
-
-def _share(value: float | None, count: float | None) -> str:
-    """The share with its standard error, as text."""
-    if value is None:
-        return "–"
-    return f"{value:.3f} ± {math.sqrt(value * (1 - value) / count):.3f}" if count else f"{value:.3f}"
+        self._report.write_if_due()
 
 
 evolve_app = settings_command(evolve, EvolveRunConfig, FLAGS)
@@ -211,8 +190,7 @@ def sft(
                 if not console.is_terminal or loss is None:
                     say(console, f"step {result.step}/{steps}  {said}")
                 advance()
-                if run.report is not None:
-                    run.report.write_if_due()
+                run.report.write_if_due()
 
             with show_progress(console, "learning", steps - run.start, "steps", lambda: said) as advance:
                 await imitate(model, chosen.trajectories, config.train, seed=config.seed, stepped=stepped)

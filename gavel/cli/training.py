@@ -104,8 +104,7 @@ class OpenRun:
     """Address of the backend; None = this machine."""
     start: int
     """Steps that an earlier process has made."""
-    report: "LiveReport | None"
-    """None = another process or machine writes it."""
+    report: "LiveReport"
     replaced: ReplacedRun | None
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """Rows of the metrics log, at the end."""
@@ -169,7 +168,7 @@ async def open_run(
         with waiting_for(f"loading {model.base_model}"):
             opened = await stack.enter_async_context(backend)
             await model.register(opened)
-        report = LiveReport(run_directory_of(model)) if there is None and leads else None
+        report = LiveReport(run_directory_of(model) if there is None and leads else None)
         run = OpenRun(console, model, opened, judge, there, await model.get_step(), report, replaced)
         try:
             yield run
@@ -177,7 +176,7 @@ async def open_run(
             if judge is not None and judge.asks_servers:
                 say(console, f"Judge: {counted(judge.budget.calls, 'call')}, {judge.budget.cost}")
         run.rows = opened.history(model)
-        run.page = None if report is None else report.write()
+        run.page = report.write()
 
 
 def check_fresh_is_here(backend: BackendConfig, fresh: bool) -> None:
@@ -231,9 +230,10 @@ logger = logging.getLogger(__name__)
 
 
 class LiveReport:
-    """The report.html of one run directory. A page that cannot be written is warned of, and the run goes on."""
+    """The report.html of one run directory; None = another process or machine writes it. A page that cannot be written
+    is warned of, and the run goes on."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path | None) -> None:
         self._directory, self._due = directory, 0.0
 
     def write_if_due(self) -> None:
@@ -245,7 +245,7 @@ class LiveReport:
         """Writes the page; None where that failed."""
         started, page = time.monotonic(), None
         try:
-            page = write_run_report(self._directory)
+            page = write_run_report(self._directory) if self._directory is not None else None
         except GavelError as error:
             logger.warning("the report of %s was not written: %s", self._directory, error)
         self._due = time.monotonic() + _SHARE * (time.monotonic() - started)
