@@ -85,10 +85,7 @@ def run_here(named: str) -> tuple[Path, int | None]:
 
 
 def export(
-    run: Annotated[
-        str,
-        typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-4b); @12: its step 12, @0: before training."),
-    ],
+    run: RunName,
     form: Annotated[
         ExportForm, typer.Option(help="merged: a plain model; adapter: the PEFT adapter alone.")
     ] = "merged",

@@ -104,12 +104,13 @@ async def find_own_model(scenario: Scenario, config: RunConfig, given: RunConfig
             name = model.get_inference_name()
         identity = {"remote": config.backend.url, "model": name, "project": model.project}
         return SampledModel(name, identity, lambda: _serve_policy(model, scenario, config))
-    if given.model.name is not None or (run_directory_of(model) / "model.json").is_file():
+    named = model.from_checkpoint or f"{_BASE}{model.base_model}"
+    if (run_directory_of(model) / "model.json").is_file():
+        named = str(run_directory_of(model))
+    elif given.model.name is not None:
         named = f"{scenario.name}/{model.name}"
-    else:
-        named = model.from_checkpoint or f"{_BASE}{model.base_model}"
-        if "base_model" not in config.model.model_fields_set:
-            check_model(config.model, scenario, _FIGURES_OF_ANOTHER_JOB)
+    elif "base_model" not in config.model.model_fields_set:
+        check_model(config.model, scenario, _FIGURES_OF_ANOTHER_JOB)
     return find_model(named, scenario, config, budget)
 
 
