@@ -356,7 +356,8 @@ def run_config(
     assigned = parse_assignments(assignments or ())
     names = _option_names(chosen, flags) | {path: f"--set {'.'.join(path)}" for path in assigned}
     where |= names | dict.fromkeys(assigned, "--set")
-    typed, parts = chosen | assigned, {path[-1] for path in (chosen | assigned) if path[:-1] == _ENGINE}
+    typed = chosen | assigned
+    parts = {path[-1] for path in typed if path[:-1] == _ENGINE}
     engine = typed.get(_ENGINE, tables.get("backend", {}).get("engine"))
     if parts and isinstance(engine, str):  # a table, in which the others are set
         table = engine_table(engine)

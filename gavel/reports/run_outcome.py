@@ -119,7 +119,7 @@ def before_and_after(directory: Path) -> list[tuple[str, Trajectory]]:
     if len(files) < 2:
         return []
     before, after = (
-        {str(t["metadata"]["task"]["id"]): t for group in TrajectoryStore(file).rows() for t in group["trajectories"]}
+        {str(_task_of(attempt)): attempt for group in TrajectoryStore(file).rows() for attempt in group["trajectories"]}
         for file in (files[0], files[-1])
     )
 
@@ -127,11 +127,19 @@ def before_and_after(directory: Path) -> list[tuple[str, Trajectory]]:
         old, new = (Counter[str](attempts[task]["metrics"]) for attempts in (before, after))
         return new["success"] > old["success"], sum(new[name] > old[name] for name in new)
 
-    if (task := max(before.keys() & after.keys(), key=lambda task: (rose(task), task), default=None)) is None:
+    if (
+        task := max((before.keys() & after.keys()) - {"None"}, key=lambda task: (rose(task), task), default=None)
+    ) is None:
         return []
     steps = [int(file.name.partition(".")[0]) for file in (files[0], files[-1])]
     attempts = (Trajectory.model_validate(each[task]) for each in (before, after))
     return [(f"after step {step}", attempt) for step, attempt in zip(steps, attempts, strict=True)]
+
+
+def _task_of(attempt: Row) -> object:
+    """The task's id; None of an attempt that a program logged without one."""
+    task = attempt["metadata"].get("task")
+    return cast("Row", task).get("id") if isinstance(task, dict) else None
 
 
 def outcome_in_words(

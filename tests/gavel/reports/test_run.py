@@ -266,7 +266,7 @@ def test_the_page_shows_a_task_before_and_after_the_judge_beside_the_truth_and_w
     write_attempts(run, 0, [member(True), liar])
     assert "before and after" not in shown(render_run(run))
     before = shown(render_run(run)).count(HOSTILE)
-    write_attempts(run, 3, [member(True), after])
+    write_attempts(run, 3, [Trajectory(), member(True), after])
     text = shown(render_run(run))
     assert text.count(HOSTILE) - before == 8  # a call has two parts
     for part in ("A tiny policy.", "0.25 ± 0.03", "after step 3 not judged", "get_order(", "tau between score and"):
