@@ -72,20 +72,19 @@ def report(
     file: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="What `gavel score --out` wrote, or a run.")],
     reference: Annotated[str | None, typer.Option(help="Metric to compare with. Default: independent_reward.")] = None,
     by: Annotated[str | None, typer.Option(help="Field (dotted path) that groups rows of single trajectories.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Output file of the page. Default: beside FILE.")] = None,
 ) -> None:
     """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
     file = file_named(file)
     found = read_report(read_groups(file, by), reference, file.name)
-    page = write_judged_page(found, file, html)
+    page = write_judged_page(found, file)
     print_report(Console(), found)
     say(Console(), f"Report: {page}")
 
 
-def write_judged_page(report: JudgeReport, file: Path, page: Path | None = None) -> Path:
-    """Writes the report of the judged groups of a file, or of a run, beside it."""
+def write_judged_page(report: JudgeReport, file: Path) -> Path:
+    """Writes the report of the judged groups of a file beside it, of a run into it."""
     beside = file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
-    page = page or (file / "judge.report.html" if file.is_dir() else beside)
+    page = file / "judge.report.html" if file.is_dir() else beside
     write_page(page, render_report(report))
     return page
 

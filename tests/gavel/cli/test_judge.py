@@ -189,5 +189,6 @@ def test_a_run_is_reported_by_its_name_and_scored_anew(tmp_path: Path) -> None:
 async def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path / "judged.jsonl.zst")
     store.extend(await judged("one", groups=2))
+    (tmp_path / "judged.report.html").mkdir()
     with pytest.raises(GavelError, match="cannot be written"):
-        report(store.path, None, None, tmp_path)
+        report(store.path)
