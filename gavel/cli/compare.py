@@ -52,14 +52,7 @@ from gavel.cli.training import (
 )
 from gavel.judge.judge import Judge
 from gavel.llm.providers import model_id
-from gavel.reports.comparison import (
-    CellFigures,
-    Comparison,
-    compare_cells,
-    read_cell,
-    statement,
-    write_comparison,
-)
+from gavel.reports.comparison import CellFigures, Comparison, compare_cells, read_cell, statement, write_comparison
 from gavel.reports.run_figures import read_run
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RewardName

@@ -22,16 +22,7 @@ from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
 from gavel.base.network import free_port
 from gavel.base.text import counted
-from gavel.cli.options import (
-    LIKELIHOOD,
-    STAND_IN,
-    Flag,
-    Fresh,
-    run_config,
-    run_flags,
-    settings_command,
-    with_cassette,
-)
+from gavel.cli.options import LIKELIHOOD, STAND_IN, Flag, Fresh, run_config, run_flags, settings_command, with_cassette
 from gavel.cli.run_file import Table
 from gavel.cli.terminal import RESUME, TRAINER, print_table, run_to_end, say, waiting_for
 from gavel.cli.training import open_run, run_directory_of, run_gavel, trainable

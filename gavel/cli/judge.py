@@ -22,14 +22,7 @@ from gavel.cli.lazy_commands import group_app
 from gavel.cli.named import file_named
 from gavel.cli.options import STAND_IN, default_judge
 from gavel.cli.terminal import print_table, run_interruptibly, say
-from gavel.judge.audit.golden import (
-    GoldenResult,
-    check_golden,
-    golden_scores,
-    jury_weights,
-    learnt_prior,
-    with_weights,
-)
+from gavel.judge.audit.golden import GoldenResult, check_golden, golden_scores, jury_weights, learnt_prior, with_weights
 from gavel.judge.audit.golden_set import SHIPPED, load_golden
 from gavel.judge.config import read_text_option
 from gavel.judge.drafts import draft_rubric
