@@ -310,10 +310,8 @@ class Work:
 
     def doing(self, what: str, total: int = 0) -> None:
         self.what, self.done, self.total, self._began = what, 0, total, time.monotonic()
-        self._advanced = self._began
 
     def advanced(self, done: int, total: int) -> None:
-        self._advanced = time.monotonic() if done != self.done else self._advanced
         self.done, self.total = done, total
 
     @property
@@ -322,12 +320,10 @@ class Work:
 
     @property
     def left(self) -> str:
-        """`about 12 s left`, which falls until the next part is done; empty before the first, and once it is over."""
+        """`about 12 s left`; empty before the first part, and after the last."""
         if not 0 < self.done < self.total:
             return ""
-        parts = (self._advanced - self._began) / self.done * (self.total - self.done)
-        left = parts - (time.monotonic() - self._advanced)
-        return f"about {duration(left)} left" if left > 0 else ""
+        return f"about {duration((time.monotonic() - self._began) / self.done * (self.total - self.done))} left"
 
     @property
     def words(self) -> str:
