@@ -72,6 +72,13 @@ def gavel(*arguments: str, cwd: Path, **environment: str) -> "CompletedProcess[s
     return start_gavel(*arguments, cwd=cwd, **environment).end()
 
 
+def succeed(*arguments: str, cwd: Path, **environment: str) -> "CompletedProcess[str]":
+    """Runs `gavel ARGUMENTS` to its end, which is a success."""
+    done = gavel(*arguments, cwd=cwd, **environment)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def start_script(path: Path, *arguments: str, cwd: Path) -> Running:
     """`python PATH ARGUMENTS`, with none of the caller's settings in its environment."""
     return Running([str(path), *arguments], cwd, _environment(), path)

@@ -19,7 +19,7 @@ import yaml
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.http.app import create_app
-from tests.forked import gavel
+from tests.forked import succeed
 from tests.judge.service.in_process import group
 from tests.judge.service.processes import served
 from tests.limits import HANG_SECONDS
@@ -98,8 +98,7 @@ def test_the_command_and_its_settings_are_taken(way: str, tmp_path: Path):
     else:  # those of the comment in the Dockerfile
         text = (DEPLOY / "Dockerfile").read_text()
         environment |= dict(re.findall(r"--env (GAVEL_\w+)=(\S+)", text))
-    checked = gavel(*arguments, "--check", cwd=tmp_path, **environment)
-    assert checked.returncode == 0, checked.stderr
+    checked = succeed(*arguments, "--check", cwd=tmp_path, **environment)
     assert 'host = "0.0.0.0"' in checked.stdout
     assert 'models = "openai/gpt-5-mini"' in checked.stdout
     assert 'env = "TRAINER_KEY"' in checked.stdout

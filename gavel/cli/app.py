@@ -30,39 +30,52 @@ from gavel.cli.terminal import (
 if TYPE_CHECKING:
     from gavel.scenarios.scenario import Scenario
 
-COMMANDS = {
-    "demo": "Train a tiny agent on this machine: no GPU, no key, a few minutes.",
-    "train": "Train an agent on a scenario, with a judge's scores as the reward.",
-    "new": "Write the beginning of a scenario of your own, with a test.",
-    "check": "Play two episodes of a scenario, and show what the judge sees and says, before anything is trained.",
-    "plan": "Show what a model needs of memory and what to set, before anything is loaded.",
-    "evaluate": "Measure and compare models on held-out tasks: checkpoints, bases, API models.",
-    "compare": "Compare rewards by training on each.",
-    "report": "Write a run's report as a page: curves, scores, what was left out, cost, samples.",
-    "score": "Score trajectories from a file with a judge.",
-    "export": "Write a run's policy as a plain model directory; export trajectories: what its agent did.",
-    "push": "Copy a run's checkpoint to an S3-compatible store or a directory.",
-    "pull": "Copy a checkpoint out of such a store into a run here.",
-    "deploy": "Serve a run's checkpoint at a host, and prove what it serves.",
-    "deployments": "List deployments with their state and costs.",
-    "undeploy": "Stop a deployment and remove what was made for it.",
-    "sft": "Train a model to imitate the best members of judged groups.",
-    "evolve": "Train a model to imitate its own best attempts, in rounds (AgentEvol, rejection sampling).",
-    "backend": "Train and serve models here for clients elsewhere (gavel.RemoteBackend).",
-    "cluster": "Train on a cluster that SkyPilot starts: up, logs, down.",
-    "serve": "Serve the judge over HTTP: one judge for trainers in any language.",
-    "serve-atropos": "Serve Atropos' trajectory API in front of our learner, or for another trainer.",
-    "send-atropos": "Send a scenario's judged groups to any server of Atropos' trajectory API.",
-    "serve-env": "Serve a scenario to AgentGym's or OpenEnv's clients, and to trainers elsewhere.",
-    "keys": "Make, list and revoke API keys of the service.",
-    "judge": "Draft a rubric, and test the judge itself.",
-    "config": "Print the whole configuration of a run as TOML, with defaults and descriptions.",
-    "scenarios": "List the shipped scenarios.",
-    "runs": "List the runs with their state and best figure.",
-    "view": "Read runs and judged files in the browser: what the agent did, and why it got its score.",
-    "doctor": "Show what is installed, which keys are set, and what to do next.",
+GROUPS = {
+    "First steps": {
+        "demo": "Train a tiny agent on this machine: no GPU, no key, a few minutes.",
+        "new": "Write the beginning of a scenario of your own, with a test.",
+        "check": "Play two episodes of a scenario, and show what the judge sees and says, before anything is trained.",
+        "train": "Train an agent on a scenario, with a judge's scores as the reward.",
+        "evaluate": "Measure and compare models on held-out tasks: checkpoints, bases, API models.",
+        "view": "Read runs and judged files in the browser: what the agent did, and why it got its score.",
+        "doctor": "Show what is installed, which keys are set, and what to do next.",
+    },
+    "Judge": {
+        "score": "Score trajectories from a file with a judge.",
+        "judge": "Draft a rubric, and test the judge itself.",
+        "serve": "Serve the judge over HTTP: one judge for trainers in any language.",
+        "keys": "Make, list and revoke API keys of the service.",
+    },
+    "Train and compare": {
+        "compare": "Compare rewards by training on each.",
+        "sft": "Train a model to imitate the best members of judged groups.",
+        "evolve": "Train a model to imitate its own best attempts, in rounds (AgentEvol, rejection sampling).",
+        "plan": "Show what a model needs of memory and what to set, before anything is loaded.",
+        "config": "Print the whole configuration of a run as TOML, with defaults and descriptions.",
+        "scenarios": "List the shipped scenarios.",
+        "runs": "List the runs with their state and best figure.",
+        "report": "Write a run's report as a page: curves, scores, what was left out, cost, samples.",
+    },
+    "Checkpoints": {
+        "export": "Write a run's policy as a plain model directory; export trajectories: what its agent did.",
+        "push": "Copy a run's checkpoint to an S3-compatible store or a directory.",
+        "pull": "Copy a checkpoint out of such a store into a run here.",
+        "deploy": "Serve a run's checkpoint at a host, and prove what it serves.",
+        "deployments": "List deployments with their state and costs.",
+        "undeploy": "Stop a deployment and remove what was made for it.",
+    },
+    "Other machines": {
+        "backend": "Train and serve models here for clients elsewhere (gavel.RemoteBackend).",
+        "cluster": "Train on a cluster that SkyPilot starts: up, logs, down.",
+    },
+    "Other programs": {
+        "serve-env": "Serve a scenario to AgentGym's or OpenEnv's clients, and to trainers elsewhere.",
+        "serve-atropos": "Serve Atropos' trajectory API in front of our learner, or for another trainer.",
+        "send-atropos": "Send a scenario's judged groups to any server of Atropos' trajectory API.",
+    },
 }
-
+"""The help's groups of commands, each with its line."""
+_OWN = {name for lines in GROUPS.values() for name in lines}
 
 _WITH = {
     **dict.fromkeys(("export", "push", "pull", "deploy", "deployments", "undeploy"), "checkpoints"),
@@ -79,7 +92,7 @@ def _load_further(entry: str) -> Any:
     """The module of an integration's command. One that cannot be loaded is listed, and says why when it is run."""
     try:
         module = entry_points.load("gavel.commands", entry)
-        if module.NAME in COMMANDS:
+        if module.NAME in _OWN:
             raise entry_points.EntryPointError(
                 f"{module.__name__} and Gavel's own are both called {module.NAME!r}.", "Uninstall its distribution."
             )
@@ -94,17 +107,9 @@ def _load_further(entry: str) -> Any:
 
 
 _FURTHER = {module.NAME: module for module in map(_load_further, entry_points.names("gavel.commands"))}
-COMMANDS |= {name: module.HELP for name, module in _FURTHER.items()}
+GROUPS["Other programs"] |= {name: module.HELP for name, module in _FURTHER.items()}
+COMMANDS = {name: line for lines in GROUPS.values() for name, line in lines.items()}
 
-GROUPS = {
-    "First steps": ("demo", "new", "check", "train", "evaluate", "view", "doctor"),
-    "Judge": ("score", "judge", "serve", "keys"),
-    "Train and compare": ("compare", "sft", "evolve", "plan", "config", "scenarios", "runs", "report"),
-    "Checkpoints": ("export", "push", "pull", "deploy", "deployments", "undeploy"),
-    "Other machines": ("backend", "cluster"),
-    "Other programs": ("serve-env", *_FURTHER, "serve-atropos", "send-atropos"),
-}
-"""Groups in which the help lists the commands."""
 _SERVES = ("serve", "serve-atropos", "serve-env", "send-atropos", "backend", "view", "cluster")
 """Commands that wait for others, or whose programs speak for themselves."""
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -118,9 +123,9 @@ class _Program(PlainGroup):
     """Lists its commands in groups, and loads the module of a command when it runs."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for title, names in GROUPS.items():
+        for title, lines in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(each, COMMANDS[each]) for each in names])
+                formatter.write_dl([*lines.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)

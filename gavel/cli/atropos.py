@@ -141,8 +141,7 @@ def serve_atropos(
                 waited = result.metrics.get("atropos/steps_waited/mean", 0.0)
                 taken = counted(len(groups), "group")
                 say(console, f"step {result.step}/{steps}  {taken}  {told}  waited {waited:.1f} steps")
-                if run.report is not None:
-                    run.report.write_if_due()
+                run.report.write_if_due()
 
             def announce(url: str) -> None:
                 scored = f"scored by {', '.join(judge.names)}" if judge else "with the environments' scores"

@@ -13,14 +13,7 @@ from rich.text import Text
 
 from gavel.base.text import counted
 from gavel.cli.named import scenario_named
-from gavel.cli.options import (
-    Assignments,
-    Source,
-    announce_stand_in,
-    run_config,
-    run_flags,
-    settings_command,
-)
+from gavel.cli.options import Assignments, Source, announce_stand_in, run_config, run_flags, settings_command
 from gavel.cli.score import own_explanation
 from gavel.cli.terminal import plain, print_warning, run_interruptibly, say
 from gavel.cli.training import lengths_file, with_tasks_there_are

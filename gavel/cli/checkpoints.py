@@ -5,13 +5,12 @@
 """
 
 import asyncio
-import contextlib
 import json
 import shlex
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from rich.console import Console
@@ -28,10 +27,10 @@ from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.config import ExportDtype, ExportForm
 from gavel.trainer.runs.run_directory import (
-    NamedCheckpointError,
     NamedRunError,
     find_checkpoint,
     read_description,
+    run_names,
     run_path,
     runs_root,
     split_step,
@@ -40,9 +39,13 @@ from gavel.trainer.runs.storage.store import open_store, pull_checkpoint, push_c
 
 if TYPE_CHECKING:
     from gavel.trainer.backends.remote.client import RemoteBackend
-    from gavel.trainer.deploy.record import AdapterFacts
+    from gavel.trainer.deploy.deploy import Step
     from gavel.trainer.model_spec import TrainableSpec
 
+Found = TypeVar("Found")
+RunName = Annotated[
+    str, typer.Argument(help="A run as `gavel runs` lists it (desk/clerk); @12 is its step 12, @0 what it began with.")
+]
 BackendUrl = Annotated[
     str | None,
     typer.Option(
@@ -52,26 +55,27 @@ BackendUrl = Annotated[
 ]
 
 
-@contextlib.asynccontextmanager
-async def run_at(url: str, named: str) -> AsyncGenerator[tuple["RemoteBackend", "TrainableSpec", int | None]]:
-    """The backend, its run `project/name`, and the step that is named with `@12`. Raises `GavelError`."""
-    head, at, tail = named.rpartition("@")
-    text, step = (head, int(tail)) if at and tail.isdecimal() else (named, None)
+Work = Callable[["RemoteBackend", "TrainableSpec", int | None], Coroutine[Any, Any, Found]]
+
+
+def at_backend(url: str, named: str, work: Work[Found]) -> Found:
+    """What `work` makes of the backend, its run `project/name`, and the step named with `@12`. Raises `GavelError`."""
+    (text, step), *_ = reversed(run_names(named))
     project, slash, name = text.partition("/")
     if not slash:
         raise GavelError(f"{named!r} names no run of a backend", "Name project and run: desk/clerk, or desk/clerk@12.")
-    backend = await remote_backend(url)
-    try:
-        yield backend, await backend.find(project, name), step
-    finally:
-        await backend.close()
+
+    async def open_and_work() -> Found:
+        async with await remote_backend(url) as backend:
+            return await work(backend, await backend.find(project, name), step)
+
+    return asyncio.run(open_and_work())
 
 
-@contextlib.contextmanager
-def add_backend_hint(named: str) -> Generator[None]:
-    """Adds a --backend-url hint to the error for a run that is not here."""
+def run_here(named: str) -> tuple[Path, int | None]:
+    """The directory of a run, and the step named with `@12`. Raises `GavelError`."""
     try:
-        yield
+        return split_step(named)
     except NamedRunError as error:
         raise GavelError(
             f"there is no run {named!r} in {runs_root()}",
@@ -80,19 +84,12 @@ def add_backend_hint(named: str) -> Generator[None]:
         ) from error
 
 
-def one_step(run: str, step: int | None, given: object, option: str) -> None:
-    """Raises `GavelError` where both `desk/clerk@12` and an option choose a step."""
-    if step is not None and given:
-        raise GavelError(f"{run} names a step, and {option} another", "Leave one of them out.")
-
-
 def export(
-    run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-4b), @12 for its step 12.")],
+    run: RunName,
     form: Annotated[
         ExportForm, typer.Option(help="merged: a plain model; adapter: the PEFT adapter alone.")
     ] = "merged",
     dtype: Annotated[ExportDtype, typer.Option(help="Of merged weights; auto: as the base's own files.")] = "auto",
-    step: Annotated[int | None, typer.Option(min=0, help="Default: the newest; 0: before training.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default: a directory under `exports` of the run.")] = None,
     backend_url: BackendUrl = None,
 ) -> None:
@@ -104,21 +101,13 @@ def export(
     gavel export trajectories … writes what an agent did, for other programs.
     """
     if backend_url is not None:
-
-        async def export_there(url: str) -> Path:
-            async with run_at(url, run) as (backend, model, named):
-                one_step(run, named, step is not None, "--step")
-                return await backend.export(model, form, dtype, step if named is None else named, out)
-
-        path = asyncio.run(export_there(backend_url))
+        path = at_backend(backend_url, run, lambda backend, model, step: backend.export(model, form, dtype, step, out))
     else:
         need_extra("train", "gavel export")
         from gavel.trainer.backends.run_export import export_run
 
-        with add_backend_hint(run):
-            directory, named = split_step(run)
-        one_step(run, named, step is not None, "--step")
-        path = export_run(directory, form, dtype=dtype, step=step if named is None else named, out=out)
+        directory, step = run_here(run)
+        path = export_run(directory, form, dtype=dtype, step=step, out=out)
     typer.echo(path)  # alone on stdout, for scripts
     if form == "merged":
         told = f"This directory is a plain model of transformers. Serve it: vllm serve {path}"
@@ -203,7 +192,7 @@ def _steps(found: list[tuple[Path, str, int]], name: str) -> str:
 
 
 def push(
-    run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-4b), @12 for its step 12.")],
+    run: RunName,
     address: Annotated[str, typer.Argument(help="s3://bucket/prefix, hf://owner/repository, or a directory.")],
     backend_url: BackendUrl = None,
 ) -> None:
@@ -214,19 +203,14 @@ def push(
     """
     if backend_url is not None:
 
-        async def push_there(url: str) -> str:
-            async with run_at(url, run) as (backend, model, step):
-                return await backend.push(model, address, backend.step(model) if step is None else step)
+        async def push_there(backend: "RemoteBackend", model: "TrainableSpec", step: int | None) -> str:
+            return await backend.push(model, address, backend.step(model) if step is None else step)
 
-        place, stored = run.partition("@")[0], asyncio.run(push_there(backend_url))
+        place, stored = run.partition("@")[0], at_backend(backend_url, run, push_there)
     else:
-        with add_backend_hint(run):
-            found = find_checkpoint(run, runs_root())
-        if found.parent.name != "checkpoints":
-            raise NamedCheckpointError(f"{found} is the adapter of no run", "Name a run as `gavel runs` lists it.")
-        directory = found.parent.parent
+        directory, _ = run_here(run)
         place = f"{directory.parent.name}/{directory.name}"
-        stored = push_checkpoint(directory, int(found.name), open_store(address), place)
+        stored = push_checkpoint(directory, int(find_checkpoint(run, runs_root()).name), open_store(address), place)
     typer.echo(stored)  # alone on stdout, for scripts
     told = f"The checkpoint is kept there. To fetch it on another machine: gavel pull {address.rstrip('/')}/{place}"
     typer.echo(told, err=True)
@@ -248,7 +232,7 @@ def pull(
 
 
 def deploy(
-    run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-8b), @12 for its step 12.")],
+    run: RunName,
     host: Annotated[
         str, typer.Argument(help="vllm:http://HOST:PORT, together, fireworks, wandb, huggingface, ollama.")
     ],
@@ -273,21 +257,22 @@ def deploy(
     from gavel.trainer.deploy.deploy import exported_facts, facts_of_run
 
     options = read_pairs("--set", settings or ())
+
+    def chosen(step: int | None) -> "Step":
+        if step is not None and best:
+            raise GavelError(f"{run} names a step, and --best another", "Leave one of them out.")
+        return "best" if best else "latest" if step is None else step
+
     if backend_url is None:
-        with add_backend_hint(run):
-            directory, step = split_step(run)
-        one_step(run, step, best, "--best")
-        adapter = facts_of_run(directory, "best" if best else "latest" if step is None else step, best_by)
+        directory, step = run_here(run)
+        adapter = facts_of_run(directory, chosen(step), best_by)
         description = read_description(directory / "model.json")
     else:
 
-        async def fetch_adapter(url: str) -> tuple["AdapterFacts", dict[str, Any]]:
-            async with run_at(url, run) as (backend, model, step):
-                one_step(run, step, best, "--best")
-                asked = "best" if best else "latest" if step is None else step
-                return await exported_facts(backend, model, asked, best_by), model.model_dump(mode="json")
+        async def fetch(backend: "RemoteBackend", model: "TrainableSpec", step: int | None) -> tuple[Any, ...]:
+            return await exported_facts(backend, model, chosen(step), best_by), model.model_dump(mode="json")
 
-        adapter, description = asyncio.run(fetch_adapter(backend_url))
+        adapter, description = at_backend(backend_url, run, fetch)
         directory = adapter.directory.parents[1]
     told = {"report": partial(typer.echo, err=True), "description": description if smoke_test else None}
     deployed = asyncio.run(serve(directory, adapter, host, deadline=deadline, options=options, **told))

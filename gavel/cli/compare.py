@@ -40,7 +40,7 @@ from gavel.cli.options import (
     with_default_judge,
 )
 from gavel.cli.run_file import Table, paths_seen_from, to_toml
-from gavel.cli.terminal import RESUME, print_figures, run_interruptibly, run_to_end, say, show_progress
+from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, show_progress
 from gavel.cli.training import (
     check_begun,
     check_run,
@@ -52,14 +52,7 @@ from gavel.cli.training import (
 )
 from gavel.judge.judge import Judge
 from gavel.llm.providers import model_id
-from gavel.reports.comparison import (
-    CellFigures,
-    Comparison,
-    compare_cells,
-    read_cell,
-    statement,
-    write_comparison,
-)
+from gavel.reports.comparison import CellFigures, Comparison, compare_cells, read_cell, statement, write_comparison
 from gavel.reports.run_figures import read_run
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RewardName
@@ -220,10 +213,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     for arm in comparison.arms:
         gap = "–" if arm.hacking_gap.value is None else f"{arm.hacking_gap.value:+.2f}"
         rows.append((arm.name, arm.final.text(), arm.steps_text, gap, arm.cost_text, duration(arm.seconds)))
-    print_figures(console, ("", "held-out success", steps, "reward's gap to success", "cost, USD", "time"), rows)
-    if comparison.before:
-        measures = [(label, *texts) for label, texts in comparison.measured]
-        print_figures(console, ("held-out attempts", *(name.replace("_", " ") for name in comparison.before)), measures)
+    figures = ("held-out success", steps, "reward's gap to success", "cost, USD", "time")
+    print_table(console, ("", *figures), rows, right=figures)
     for arm in comparison.arms:
         if any(cell.alarms for cell in arm.runs):
             say(console, f"Alarms, trained on {arm.name}: {arm.alarms_text}")
@@ -282,12 +273,11 @@ def read_rewards(text: str) -> dict[RewardName, float]:
     """`judge+hand` as equal weights. Raises `GavelError` for a name that is none."""
     names = [name.strip() for name in text.split("+")]
     for name in names:
-        if name not in get_args(RewardName):
+        if name not in get_args(RewardName) or names.count(name) > 1:
             raise GavelError(
-                f"there is no reward {name!r}.", f"Rewards: {', '.join(get_args(RewardName))}, and sums: judge+hand."
+                f"there is no reward {name!r}, or {text} names it twice.",
+                f"Rewards: {', '.join(get_args(RewardName))}, and sums: judge+hand.",
             )
-        if names.count(name) > 1:
-            raise GavelError(f"the reward {text} names {name} twice.", "Name it once.")
     return dict.fromkeys(names, 1.0)  # pyright: ignore[reportReturnType]
 
 
@@ -310,7 +300,7 @@ def plan_cells(
         check_rewards(scenario, weights)
         named = judges if "judge" in weights else ()
         for judge in named or [None]:
-            label = f"{text} ({judge})" if judge is not None and len(named) > 1 else text
+            label = f"{text} ({judge})" if len(named) > 1 else text
             if label in arms:
                 raise GavelError(f"{label} is named twice.", "Name each reward and each judge once.")
             models = {} if judge is None else {"models": judge}

@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,33 +21,19 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
 from gavel.base.network import free_port
-from gavel.base.text import counted, duration
-from gavel.cli.options import (
-    LIKELIHOOD,
-    STAND_IN,
-    Flag,
-    Fresh,
-    close_replies,
-    run_config,
-    run_flags,
-    settings_command,
-    with_cassette,
-)
+from gavel.base.text import counted
+from gavel.cli.options import LIKELIHOOD, STAND_IN, Flag, Fresh, run_config, run_flags, settings_command, with_cassette
 from gavel.cli.run_file import Table
 from gavel.cli.terminal import RESUME, TRAINER, print_table, run_to_end, say, waiting_for
 from gavel.cli.training import open_run, run_directory_of, run_gavel, trainable
 from gavel.judge.config import JudgeConfig
-from gavel.reports.charts import CurvePoint, curves_chart, outcome_histogram
-from gavel.reports.page import render_page, write_page
-from gavel.reports.run_figures import share_point
-from gavel.reports.run_outcome import Outcome, outcome_in_words, read_outcome, with_judged_pair
-from gavel.reports.run_page import DEMO_RUN_REPORT
+from gavel.reports.run_outcome import outcome_in_words, read_outcome
+from gavel.reports.run_page import write_run_report
 from gavel.scenarios.scenario import find_scenario
-from gavel.trainer.data.left_out import counted_left_out, sentence_of
+from gavel.trainer.data.left_out import counted_left_out
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY, SCENARIOS
 from gavel.trainer.embedded.small_model import SMALL_MODEL
 from gavel.trainer.loop.train_loop import TIMES, train_scenario
-from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
 
@@ -77,10 +63,6 @@ class DemoJob:
     """The caveat for `judge`."""
     judge: str = STAND_IN
     """The judge where no other is named."""
-    habit: str | None = None
-    """The measure that is low where the habit shows that `learned` names."""
-    decimals: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Digits of a measure, where they are not two."""
     success: str = "held-out success"
     backend: Table = field(default_factory=lambda: {"slots": 256, "max_context": 4096})
     threads: int | None = 1
@@ -101,14 +83,13 @@ RETURNS_DESK = DemoJob(
         "train": {"learning_rate": 4e-3},
     },
     measures={"looked_before_acting": "looked before acting", "turns": "turns"},
-    habit="looked_before_acting",
     learned=(
         "The base policy knows how to do this job, but its noisy demonstrations gave it a bad habit: it acts without "
         "looking. The judge's reward removed the habit. Only LoRA weights changed, and no reward function was written."
     ),
     caveat=(
         "The policy has a few hundred thousand parameters and learned nothing but this job. The judge read the "
-        "transcripts and the rubric, never the true outcome, which is measured here for comparison only."
+        "transcripts and the rubric, never the true outcome, which is measured for comparison only."
     ),
     judge_caveat=(
         "It was the stand-in, which checks written rules and is no language model; GAVEL_JUDGE_MODEL replaces it."
@@ -126,12 +107,7 @@ BOOKING_DESK = replace(
     measures={"turns": "turns", "tool_errors": "tool errors"},
     learned=(
         "The base policy knows how to do this job, but its noisy demonstrations gave it bad habits: it books and "
-        "cancels without looking, or sells the dearest room. The judge's reward removed them. Only LoRA weights "
-        "changed, and no reward function was written."
-    ),
-    caveat=(
-        "The policy has a few hundred thousand parameters and learned nothing but this job. The judge read the "
-        "transcripts and the rubric, never the hotel's books, by which success is measured, for comparison only."
+        "cancels without looking, or sells the dearest room. The judge's reward removed them."
     ),
     command="gavel demo booking_desk",
 )
@@ -156,7 +132,6 @@ ONE_SENTENCE = DemoJob(
     backend={"slots": 32, "max_context": 128},
     threads=None,
     measures={"words": "words", "names_topic": "names its topic", "truncated": "cut off at 40 tokens"},
-    decimals={"words": 1},
     success="one short sentence that names its topic",
     learned=(
         "Asked for one short sentence, the base model rambles. The judge's scores taught it to be short, and the text "
@@ -176,7 +151,6 @@ ONE_SENTENCE = DemoJob(
 
 
 _START_SECONDS = 300.0
-DEMO_BACKENDS = ("local", "remote", "sky-local")
 _STEPS = f"{RETURNS_DESK.steps}; with --real {ONE_SENTENCE.steps}; another number is another run"
 _FLAGS = [
     *run_flags("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette"),
@@ -191,13 +165,12 @@ def demo(
     real: Annotated[bool, typer.Option("--real", help="Train a small real model (`make real` fetches it).")] = False,
     fresh: Fresh = False,
     backend: Annotated[
-        str, typer.Option(help="local; remote: through a `gavel backend`; sky-local: as on a cluster.")
+        Literal["local", "remote", "sky-local"],
+        typer.Option(help="remote: through a `gavel backend`; sky-local: as on a cluster."),
     ] = "local",
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
     started = time.monotonic()
-    if backend not in DEMO_BACKENDS:
-        raise typer.BadParameter(", ".join(DEMO_BACKENDS), param_hint="--backend")
     if real and scenario is not None:
         raise GavelError(
             f"--real is not for {scenario}: it trains on one_sentence.", f"Leave out {scenario} or --real."
@@ -209,7 +182,7 @@ def demo(
     need_extra("train", job.command)
     if job.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(job.threads))  # read when torch is imported, here or in a child
-    run_to_end(run_demo(DemoRun(job, config, fresh, backend), started), RESUME)
+    run_to_end(run_demo(job, config, started, fresh=fresh, where=backend), RESUME)
 
 
 def _judge_of(job: DemoJob, judge: JudgeConfig, named: str | None) -> JudgeConfig:
@@ -225,76 +198,76 @@ def _judge_of(job: DemoJob, judge: JudgeConfig, named: str | None) -> JudgeConfi
     return judge.model_copy(update={"models": job.judge, **orders})
 
 
-@dataclass(frozen=True, slots=True)
-class DemoRun:
-    """A demo, and what the command's options make of it."""
+async def run_demo(job: DemoJob, config: RunConfig, started: float, *, fresh: bool, where: str) -> None:
+    """Trains, continuing an earlier run of the same command; prints the outcome, and writes it as `summary.json` to the
+    run directory.
 
-    job: DemoJob
-    config: RunConfig
-    fresh: bool = False
-    backend: str = "local"
-    """Trains in this process; or through a server of `gavel backend` that the command starts (remote), or that it
-    starts as a cluster does (sky-local)."""
-
-    @property
-    def judge(self) -> str:
-        return str(self.config.judge.models)
-
-    @property
-    def steps(self) -> int:
-        return self.config.loop.steps
-
-    @property
-    def model(self) -> TrainableModel:
-        """Its name is the same for the same command; different for other settings."""
-        judge = "" if self.judge == self.job.judge else "-" + self.judge.replace("/", "-")
-        steps = "" if self.steps == self.job.steps else f"-{self.steps}-steps"
-        backend = "" if self.backend == "local" else f"-{self.backend}"
-        name = f"{self.job.name.replace(' ', '-')}-seed-{self.config.loop.seed}{judge}{steps}{backend}"
-        return trainable(self.config, "demo").model_copy(update={"name": name})
-
-    @property
-    def again(self) -> str:
-        """The command that starts this run over."""
-        judge = "" if self.judge == LIKELIHOOD else f" --judge {self.judge}"
-        backend = "" if self.backend == "local" else f" --backend {self.backend}"
-        return f"{self.job.command} --seed {self.config.loop.seed}{judge} --steps {self.steps}{backend} --fresh"
-
-
-async def run_demo(demo: DemoRun, started: float) -> None:
-    """Trains, continuing an earlier run of the same command; prints the outcome, and writes it as `report.html` and
-    `summary.json` to the run directory. `started`: when the command did, by `time.monotonic`."""
-    console = Console()
-    job, config, model, scenario = demo.job, demo.config, demo.model, find_scenario(demo.job.scenario)
+    `started`: when the command did, by `time.monotonic`. `where` it trains: in this process (local); through a server
+    of `gavel backend` that is started here (remote), or that is started as a cluster does (sky-local).
+    """
+    console, scenario, seed, steps = Console(), find_scenario(job.scenario), config.loop.seed, config.loop.steps
+    named = str(config.judge.models)
+    parts = [f"{job.name.replace(' ', '-')}-seed-{seed}"]  # the same for the same command, different for other settings
+    parts += [] if named == job.judge else [named.replace("/", "-")]
+    parts += [] if steps == job.steps else [f"{steps}-steps"]
+    parts += [] if where == "local" else [where]
+    model = trainable(config, "demo").model_copy(update={"name": "-".join(parts)})
+    options = ("" if named == LIKELIHOOD else f" --judge {named}") + ("" if where == "local" else f" --backend {where}")
+    again = f"{job.command} --seed {seed} --steps {steps}{options} --fresh"
     directory = run_directory_of(model)
     judge = with_cassette(config.judge, directory).build(scenario.rubric)
     await judge.probe(replayed=False)
-    options = {"fresh": demo.fresh, "backend": _backend(demo), "page": directory / DEMO_RUN_REPORT}
-    async with open_run(console, model, config, judge, **options) as run:
+    async with open_run(console, model, config, judge, fresh=fresh, backend=_backend(where, job.backend)) as run:
         setup = time.monotonic() - started
         earlier = sum(row["whole"] for row in run.backend.history(model, TIMES))
-        for line in _headline(demo, run.backend.parameter_count(model), run.start):
-            say(console, line)
-        display = run.display(demo.steps, run.begun)
+        parameters = run.backend.parameter_count(model)
+        size = f"{parameters // 1000}k" if parameters < 1e6 else f"{parameters / 1e6:.0f}M"
+        policy = f"{'embedded policy' if model.base_model in SCENARIOS else model.base_model} ({size} parameters)"
+        scorer = _JUDGES.get(named, f"judge {named}")
+        say(console, f"Gavel demo · {job.name} · {policy} · {scorer} · {os.cpu_count()} cores")
+        if run.start >= steps:
+            say(console, f"This run is finished; here is its outcome again. `{again}` starts over.")
+        elif run.start:
+            say(console, f"Continuing after step {run.start}.")
+        display = run.display(steps, run.begun)
         with display.shown():
             await train_scenario(model, scenario, judge, config.loop, config.train, display)
-    with waiting_for("writing the report"):
-        outcome = await with_judged_pair(read_outcome(directory, run.rows, job.habit), judge)
-    seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
-    write_atomically(directory / "summary.json", json.dumps(_summary(demo, outcome, seconds), indent=1) + "\n")
-    report = directory / "report.html"
-    told = outcome_in_words(run.rows, max_tokens=config.loop.max_tokens, scenario=job.scenario, settable=False)
-    gained = outcome.trained.success - outcome.base.success
-    if outcome.trained_steps and gained > outcome.trained.half_width + outcome.base.half_width:
-        told.append(job.learned)
-    write_page(report, render_report(demo, outcome, " ".join(told), seconds))
-    for line in told:
-        say(console, line)
-    close_replies(console, judge)
+    outcome = read_outcome(directory, run.rows)
     base, trained = outcome.base, outcome.trained
+    judged = job.judge_caveat if named == job.judge else f"It was {named}."
+    about = [f"{job.caveat} {judged}", f"Again: {again}"]
+    if outcome.trained_steps and trained.success - base.success > trained.half_width + base.half_width:
+        about = [job.learned, *about]
+    seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
+    summary = {
+        "seed": seed,
+        "judge": named,
+        "backend": where,
+        "steps": steps,
+        "trained_steps": outcome.trained_steps,
+        "heldout_tasks": trained.tasks,
+        **{
+            side: {"heldout_success": point.success} | {name: point.measures[name] for name in job.measures}
+            for side, point in (("base", base), ("trained", trained))
+        },
+        "judge_vs_success_tau": outcome.tau,
+        "groups": dict(outcome.statuses),
+        "left_out": dict(outcome.left_out),
+        "curve": [
+            {"step": point.step, "heldout_success": point.success, "tasks": point.tasks} for point in outcome.curve
+        ],
+        "seconds": {name: round(value, 2) for name, value in seconds.items()},
+        "about": about,
+    }
+    write_atomically(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
+    limits = {"max_tokens": config.loop.max_tokens, "scenario": job.scenario, "settable": False}
+    for line in [*outcome_in_words(run.rows, **limits), *about[:-2]]:
+        say(console, line)
     interval = f"({counted(trained.tasks, 'task')}, 95 % interval ±{trained.half_width:.2f})"
-    rows = [(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)]
-    rows += [(label, *both, "") for label, both in _measured(job, outcome)]
+    rows: list[tuple[str, ...]] = [(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)]
+    for name, label in job.measures.items():
+        figures = [point.measures[name] for point in (base, trained)]
+        rows.append((label, *(f"{figure:.{1 if figure >= 10 else 2}f}" for figure in figures), ""))
     print_table(console, ("", "before", "after", ""), rows, right=("before", "after"))
     say(console, "by step: " + "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve))
     tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
@@ -302,23 +275,29 @@ async def run_demo(demo: DemoRun, started: float) -> None:
     say(console, f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out")
     for reason, count in outcome.left_out.most_common():
         say(console, f"left out: {counted_left_out(reason, count)}")
-    say(console, f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
-    if run.page is not None:
-        say(console, f"All of its figures: {run.page}")
+    with waiting_for("writing the report"):
+        run.page = write_run_report(directory)
+    run.say_end()
+    say(console, "Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
+
+
+_JUDGES = {
+    STAND_IN: "stand-in judge (rules, no key)",
+    LIKELIHOOD: "likelihood judge (the frozen base, a word count)",
+}
 
 
 @contextlib.asynccontextmanager
-async def _backend(demo: DemoRun) -> AsyncGenerator["LocalBackend | RemoteBackend"]:
+async def _backend(where: str, size: Table) -> AsyncGenerator["LocalBackend | RemoteBackend"]:
     with waiting_for(TRAINER):
         from gavel.trainer.backends.local import LocalBackend
         from gavel.trainer.backends.remote.client import RemoteBackend
         from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
         from gavel.trainer.backends.skypilot.hosts import ThisMachine
-    size = demo.job.backend
-    if demo.backend == "local":
+    if where == "local":
         async with LocalBackend(**size) as backend:
             yield backend
-    elif demo.backend == "remote":
+    elif where == "remote":
         key, address = secrets.token_urlsafe(24), b""
         options = [f"--slots={size['slots']}", f"--max-context={size['max_context']}", f"--runs={runs_root()}"]
         server = run_gavel("backend", "--port=0", *options, stdout=asyncio.subprocess.PIPE, GAVEL_BACKEND_KEY=key)
@@ -338,82 +317,6 @@ async def _backend(demo: DemoRun) -> AsyncGenerator["LocalBackend | RemoteBacken
             yield backend
         finally:
             await backend.down()
-
-
-def _headline(demo: DemoRun, parameters: int, start: int) -> list[str]:
-    names = {STAND_IN: "stand-in judge (rules, no key)", LIKELIHOOD: "likelihood judge (the frozen base, a word count)"}
-    judge = names.get(demo.judge, f"judge {demo.judge}")
-    job, base = demo.job, demo.config.model.base_model
-    size = f"{parameters // 1000}k" if parameters < 1e6 else f"{parameters / 1e6:.0f}M"
-    policy = f"{'embedded policy' if base in SCENARIOS else base} ({size} parameters)"
-    line = f"Gavel demo · {job.name} · {policy} · {judge} · {os.cpu_count()} cores"
-    if start >= demo.steps:
-        return [line, f"This run is finished; here is its outcome again. `{demo.again}` starts over."]
-    return [line, f"Continuing after step {start}."] if start else [line]
-
-
-def _summary(demo: DemoRun, outcome: Outcome, seconds: dict[str, float]) -> dict[str, Any]:
-    return {
-        "seed": demo.config.loop.seed,
-        "judge": demo.judge,
-        "backend": demo.backend,
-        "steps": demo.steps,
-        "trained_steps": outcome.trained_steps,
-        "heldout_tasks": outcome.trained.tasks,
-        **{
-            side: {"heldout_success": point.success} | {name: point.measures[name] for name in demo.job.measures}
-            for side, point in (("base", outcome.base), ("trained", outcome.trained))
-        },
-        "judge_vs_success_tau": outcome.tau,
-        "groups": dict(outcome.statuses),
-        "left_out": dict(outcome.left_out),
-        "curve": [
-            {"step": point.step, "heldout_success": point.success, "tasks": point.tasks} for point in outcome.curve
-        ],
-        "seconds": {name: round(value, 2) for name, value in seconds.items()},
-    }
-
-
-def render_report(demo: DemoRun, outcome: Outcome, told: str, seconds: Mapping[str, float]) -> str:
-    """The page's HTML. `told`: the outcome in a paragraph; its `before` and `after` have their `judgement`."""
-    base, trained, job = outcome.base, outcome.trained, demo.job
-    judge = job.judge_caveat if demo.judge == job.judge else f"It was {demo.judge}."
-    curve = {point.step: share_point(point.success, point.tasks) for point in outcome.curve}
-    rewards = {step: CurvePoint(reward) for step, reward in outcome.rewards.items()}
-    success = (f"{each.success:.2f} ± {each.half_width:.2f}" for each in (base, trained))
-    longest = max(seconds.values(), default=0) or 1
-    return render_page(
-        "demo_page.html.j2",
-        title=f"Gavel demo: {job.name if job is ONE_SENTENCE else f'the {job.name}'}",
-        explanation=told,
-        caveat=f"{job.caveat} {judge}",
-        summary=[(job.success, *success), *((label, *both) for label, both in _measured(job, outcome))],
-        outcome=outcome,
-        tasks=" to ".join(map(str, sorted({base.tasks, trained.tasks}))),
-        success_chart=curves_chart({"success": curve}, low=0, high=1),
-        reward_chart=curves_chart({"mean score": rewards}, low=0, high=1),
-        outcome_chart=outcome_histogram(outcome.scored),
-        sides=[("Before", outcome.before), ("After", outcome.after)],
-        times=[(name, duration(value), 100 * value / longest) for name, value in seconds.items()],
-        settings={
-            "seed": str(demo.config.loop.seed),
-            "judge": demo.judge,
-            "base model": demo.config.model.base_model,
-            "backend": demo.backend,
-            "steps": str(demo.steps),
-            "run again": demo.again,
-        },
-        left_out=[(sentence_of(reason), count) for reason, count in outcome.left_out.items()],
-    )
-
-
-def _measured(job: DemoJob, outcome: Outcome) -> Iterator[tuple[str, tuple[str, str]]]:
-    """The label of each measure beside success, and its figures before and after."""
-    shown = {} if job.habit is None else {job.habit: job.habit.replace("_", " ")}
-    for name, label in (shown | dict(job.measures)).items():
-        digits = job.decimals.get(name, 2)
-        before, after = outcome.base.measures[name], outcome.trained.measures[name]
-        yield label, (f"{before:.{digits}f}", f"{after:.{digits}f}")
 
 
 app = settings_command(demo, RunConfig, _FLAGS)

@@ -4,8 +4,6 @@ It imports no model library, except LiteLLM when a judge model is set, to find w
 nothing, except with `--judge`. Keys are named, never shown.
 """
 
-import contextlib
-import json
 import os
 import platform
 import shutil
@@ -40,21 +38,18 @@ def doctor(
     values: Mapping[str, Any],
     judge: Annotated[bool, typer.Option("--judge", help="Ask the judge one cheap question, and report on it.")] = False,
     model: Annotated[str | None, typer.Argument(help="With --judge: the model. Default: GAVEL_JUDGE_MODEL.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; without --judge only.")] = False,
 ) -> None:
     """Show what is installed, which keys are set, and what to do next.
 
     `gavel doctor --judge openai/gpt-5-mini` shows whether key, model, credit and parameters of a judge are right.
     """
-    if judge and as_json:
-        raise GavelError("gavel doctor --judge has no --json.", "Leave one of them out.")
     if judge:
         raise typer.Exit(report_on_judge(Console(), judge_config({**values, "judge": model})))
     if model is not None:
         raise GavelError(
             f"gavel doctor takes no {model}.", f"To ask that model a question: gavel doctor --judge {model}"
         )
-    raise typer.Exit(report(Console(), as_json=as_json))
+    raise typer.Exit(report(Console()))
 
 
 def report_on_judge(console: Console, config: JudgeConfig) -> int:
@@ -82,91 +77,58 @@ def report_on_judge(console: Console, config: JudgeConfig) -> int:
     return 1 if any(probe.problem for probe in probes) else 0
 
 
-def report(console: Console, *, as_json: bool = False) -> int:
+def report(console: Console) -> int:
     """Prints what is installed and set; returns the exit status, 1 when something that was set cannot work."""
-    try:
-        prices_from_environment()
-        with contextlib.nullcontext() if as_json else console.status("checking …"):
-            found, problems = installation()
-    except GavelError as error:
-        if as_json:
-            raise
-        _print_problem(console, error)
-        return 1
-    if as_json:
-        told = [{"message": each.message, "remedy": each.remedy} for each in problems]
-        console.file.write(json.dumps({**found, "problems": told}, indent=1) + "\n")
-        return 1 if problems else 0
-    gap, gpus, torch, extras = Text(_GAP), found["gpus"], found["torch"], found["extras"]
-    no_gpu = "not usable" if gpus is None else "none (training uses the CPU: fine for tiny models)"
-    missing = [extra for extra, there in extras.items() if not there]
-    more = f"\nmore: {install_line(missing[0])}" if missing else ""
-    table = Table.grid(padding=(0, 2))
-    versions = [_mark(found["python"], True), _mark(f"torch {torch or ''}".strip(), bool(torch))]
-    table.add_row("python", gap.join(versions))
-    table.add_row("GPU", Text(", ".join(gpus or ()) or no_gpu))
-    unset = f"GAVEL_JUDGE_MODEL not set → {STAND_IN} (rules, no key)"
-    table.add_row("judge", Text(found["judge"] if found["judge_is_set"] else unset))
-    table.add_row("keys", gap.join(_mark(key, there) for key, there in found["keys"].items()))
-    table.add_row("extras", gap.join(_mark(extra, there) for extra, there in extras.items()) + Text(more))
-    table.add_row("W&B", found["wandb"])
-    table.add_row("runs", Text(found["runs"]) if _runs_problem(Path(found["runs"])) else _mark(found["runs"], True))
-    console.print(table)
-    for problem in problems:
-        _print_problem(console, problem)
-    if found["next"]:
-        console.print(Text(f"Next: {found['next']}"))
-    return 1 if problems else 0
-
-
-def installation() -> tuple[dict[str, Any], list[GavelError]]:
-    """The installation as JSON values, with keys that are true if set, and the errors that make parts of it
-    unusable."""
-    judge, runs, torch = default_judge(), runs_root(), installed_version("torch")
+    runs, torch = runs_root(), installed_version("torch")
     is_set = bool(os.environ.get("GAVEL_JUDGE_MODEL", "").strip())
-    extras = {extra: not missing_parts(extra) for extra in EXTRAS}
     problems: list[GavelError] = []
-    try:
-        check_model(judge)
-    except GavelError as error:
-        problems.append(error)
-    if (problem := _runs_problem(runs)) is not None:
-        problems.append(problem)
-    gpus = None  # as the driver tells, without loading torch
-    try:
-        gpus = ["NVIDIA"] if Path("/proc/driver/nvidia/version").exists() else []
+    for check in (prices_from_environment, lambda: check_model(default_judge()), lambda: _check_runs(runs)):
+        try:
+            check()
+        except GavelError as error:
+            problems.append(error)
+    gpus = "none (training uses the CPU: fine for tiny models)"
+    try:  # as the driver tells, without loading torch
+        found = ["NVIDIA"] if Path("/proc/driver/nvidia/version").exists() else []
         if tool := shutil.which("nvidia-smi"):
             query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
             told = subprocess.run(query, capture_output=True, text=True, timeout=_NVIDIA_SECONDS, check=True).stdout
-            gpus = [line.strip() for line in told.splitlines() if line.strip()]
-        if gpus and torch and torch.endswith("+cpu"):
+            found = [line.strip() for line in told.splitlines() if line.strip()]
+        gpus = ", ".join(found) or gpus
+        if found and torch and torch.endswith("+cpu"):
             remedy = "Install a CUDA build of the same version; pytorch.org/get-started says how."
             problems.append(GavelError(f"there is a GPU, but torch {torch} is a build for the CPU.", remedy))
     except (OSError, subprocess.SubprocessError) as error:
-        gpus = None
+        gpus = "not usable"
         remedy = "Repair the driver; until then training uses the CPU."
         problems.append(GavelError(f"nvidia-smi failed: {error}", remedy))
+    extras = {extra: not missing_parts(extra) for extra in EXTRAS}
+    missing = [extra for extra, there in extras.items() if not there]
+    more = f"\nmore: {install_line(missing[0])}" if missing else ""
+    gap, table = Text(_GAP), Table.grid(padding=(0, 2))
+    versions = [_mark(platform.python_version(), True), _mark(f"torch {torch or ''}".strip(), bool(torch))]
+    table.add_row("python", gap.join(versions))
+    table.add_row("GPU", Text(gpus))
+    table.add_row(
+        "judge", Text(default_judge() if is_set else f"GAVEL_JUDGE_MODEL not set → {STAND_IN} (rules, no key)")
+    )
+    table.add_row("keys", gap.join(_mark(key, bool(os.environ.get(key))) for key in KEYS))
+    table.add_row("extras", gap.join(_mark(extra, there) for extra, there in extras.items()) + Text(more))
+    table.add_row("W&B", wandb_mode())
+    table.add_row("runs", Text(str(runs)))
+    console.print(table)
+    for problem in problems:
+        _print_problem(console, problem)
     if problems:
-        following = None
-    elif not extras["train"]:
+        return 1
+    if not extras["train"]:
         following = f"{install_line('train')} to train, or `gavel score FILE` to judge what you have."
     elif not is_set:
         following = "`gavel demo`, or set GAVEL_JUDGE_MODEL to judge with a real model."
     else:
         following = "`gavel train my_scenario.py --model MODEL`, or `gavel demo` first."
-    found = {
-        "python": platform.python_version(),
-        "torch": torch,
-        "gpus": gpus,
-        "judge": judge,
-        "judge_is_set": is_set,
-        "keys": {key: bool(os.environ.get(key)) for key in KEYS},
-        "extras": extras,
-        "wandb": wandb_mode(),
-        "runs": str(runs),
-        "next": following,
-    }
-    return found, problems
+    console.print(Text(f"Next: {following}"))
+    return 0
 
 
 def _print_problem(console: Console, problem: GavelError) -> None:
@@ -178,13 +140,12 @@ def _mark(name: str, there: bool) -> Text:
     return Text.assemble(name, " ", ("✓", "green") if there else ("–", "dim"))
 
 
-def _runs_problem(directory: Path) -> GavelError | None:
+def _check_runs(directory: Path) -> None:
     path = directory.absolute()
     there = next(place for place in (path, *path.parents) if place.exists())
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
-        return None
-    why = f"{there} is not a directory" if not there.is_dir() else f"{there} is not writable"
-    return GavelError(f"the run directory {directory} cannot be written: {why}.", "Choose another with GAVEL_RUNS=…")
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = f"{there} is not a directory" if not there.is_dir() else f"{there} is not writable"
+        raise GavelError(f"the run directory {directory} cannot be written: {why}.", "Choose another with GAVEL_RUNS=…")
 
 
 app = settings_command(doctor, JudgeConfig, _FLAGS)

@@ -36,7 +36,7 @@ from gavel.cli.options import (
     with_cassette,
     with_default_judge,
 )
-from gavel.cli.terminal import print_figures, print_table, run_to_end, say, show_progress, status_of
+from gavel.cli.terminal import print_table, run_to_end, say, show_progress, status_of
 from gavel.cli.training import print_run_estimates, read_seen_lengths
 from gavel.judge.config import JudgeConfig
 from gavel.judge.estimate import Estimate
@@ -82,7 +82,7 @@ _TASKS = 256
 _LONGEST_NAME = 120
 _NO_JUDGE = "none"
 _FLAGS = [
-    *run_flags("model", "--from-checkpoint", "--temperature", "engine", "judge"),
+    *run_flags("model", "--temperature", "engine", "judge"),
     Flag("loop.final_tasks", "--tasks", _TASKS),
 ]
 
@@ -129,11 +129,7 @@ def evaluate_command(
             except ScenarioError as error:  # such as a world whose server is down
                 failed[source] = error
                 continue
-            if any(scenario.name == other.scenario.name for other in planned.values()):
-                raise GavelError(
-                    f"two of the scenarios are called {scenario.name}: their episodes would be mixed up.",
-                    "Evaluate them one after the other, each with a GAVEL_RUNS of its own.",
-                )
+            check_apart([scenario.name, *(other.scenario.name for other in planned.values())])
             if dry_run and config.backend.url is not None:
                 raise GavelError(
                     f"--dry-run does not ask {config.backend.url} for its policy.",
@@ -143,7 +139,7 @@ def evaluate_command(
             budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
             judge = scoring_judge(config.judge, scenario, budget) if judged else None
             if named is None:
-                models = [await find_own_model(scenario, config, asked_for)]
+                models = [await find_own_model(scenario, config, asked_for, budget)]
             else:
                 models = [find_model(name, scenario, config, budget) for name in named]
             planned[source] = _Evaluation(scenario, models, config, judge, config.loop.final_tasks, samples, fresh)
@@ -315,38 +311,27 @@ class _Evaluation:
 
 
 def print_model_table(console: Console, table: ModelTable) -> None:
-    """A row for each model; with one model, a row for each figure. Then what is missing, costs, and the report."""
+    """A row for each model; of a single one with all of its measures. Then what is missing, costs, and the report."""
     for line in outcome(table):
         say(console, line)
     samples = f", {counted(table.samples, 'sample')} of each" if table.samples > 1 else ""
-    heading = f"{counted(table.tasks, 'held-out task')}{samples}"
-    known = any(row.success.tasks for row in table.rows)
-    several = table.samples > 1 and known
-    if len(table.rows) == 1:
-        (row,) = table.rows
-        figures = {"success": row.success.text(3)} if known else {}
-        figures |= {f"pass@{k}": each.text(3) for k, each in row.pass_at.items() if several}
-        figures |= {name.replace("_", " "): f"{value:.3f}" for name, value in row.measures.items()}
-        figures["truncated"] = f"{row.truncated:.3f}"
-        if table.judges:
-            figures["judge's score"] = row.score.text(3)
-        if row.cost_usd != 0:
-            figures["USD"] = cost_text(row.cost_usd)
-        mean = "mean (95 % interval)"
-        print_table(console, (heading, mean), list(figures.items()), right=(mean,))
-    else:
-        say(console, f"{heading} (95 % intervals)")
-        columns: dict[str, list[str]] = {"": [row.name for row in table.rows]}
-        if known:
-            columns["success"] = [row.success.short() for row in table.rows]
-        if several:
-            most = [row.pass_at.get(table.samples) for row in table.rows]
-            columns[f"pass@{table.samples}"] = ["–" if each is None else each.short() for each in most]
-        if table.judges:
-            columns["judge"] = [row.score.short() for row in table.rows]
-            columns["wins"] = [row.wins.short() for row in table.rows]
-        columns["USD"] = [cost_text(row.cost_usd) for row in table.rows]
-        print_figures(console, list(columns), list(zip(*columns.values(), strict=True)))
+    say(console, f"{counted(table.tasks, 'held-out task')}{samples} (95 % intervals)")
+    rows = table.rows
+    columns: dict[str, list[str]] = {"": [row.name for row in rows]}
+    if known := any(row.success.tasks for row in rows):
+        columns["success"] = [row.success.short() for row in rows]
+    if known and table.samples > 1:
+        most = [row.pass_at.get(table.samples) for row in rows]
+        columns[f"pass@{table.samples}"] = ["–" if each is None else each.short() for each in most]
+    if table.judges:
+        columns["judge"] = [row.score.short() for row in rows]
+    if table.judges and len(rows) > 1:
+        columns["wins"] = [row.wins.short() for row in rows]
+    if len(rows) == 1:
+        measures = {**rows[0].measures, "truncated": rows[0].truncated}
+        columns |= {name.replace("_", " "): [f"{value:.3f}"] for name, value in measures.items()}
+    columns["USD"] = [cost_text(row.cost_usd) for row in rows]
+    print_table(console, list(columns), zip(*columns.values(), strict=True), right=columns.keys() - {""})
     for row in table.rows:
         if row.failed:
             say(console, f"{row.name}: {counted(row.failed, 'episode')} failed; the same command tries again")
@@ -367,7 +352,8 @@ def print_scenario_table(console: Console, table: ScenarioTable) -> None:
         rows = table.rows(name)
         cells = [figure(row).short() for row in rows] + ([table.mean(name).short()] if table.has_means else [])
         lines.append([name, *cells, cost_text(table.cost(name)), seconds_of(*rows)])
-    print_figures(console, ["", *headings, *(["mean"] if table.has_means else []), "USD", "an episode"], lines)
+    headings += [*(["mean"] if table.has_means else []), "USD", "an episode"]
+    print_table(console, ["", *headings], lines, right=headings)
     for name, reason in table.failed.items():
         say(console, f"{name} was not evaluated: {reason}")
     say(console, f"Report: {table.directory / 'report.html'}")
@@ -438,15 +424,20 @@ async def evaluate_many(
     Raises `GavelError` for two scenarios of one name, and what `evaluate` raises for the first that fails.
     """
     names = [each.name if isinstance(each, Scenario) else scenario_named(each).name for each in scenarios]
-    if not names or len(set(names)) < len(names):
-        raise GavelError(
-            f"the scenarios to evaluate are {', '.join(names) or 'none'}.", "Name at least one, and each once."
-        )
+    check_apart(names)
     options: dict[str, Any] = {"models": models, "judge": judge, "tasks": tasks, "samples": samples}
     options |= {"settings": settings, "budget": Budget(max_cost)}
     table = ScenarioTable([await evaluate(each, **options) for each in scenarios], folder_of(names))
     write_scenario_table(table)
     return table
+
+
+def check_apart(scenarios: Sequence[str]) -> None:
+    """Raises `GavelError` for two scenarios of one name, whose episodes would be mixed up, and for none."""
+    if not scenarios or len(set(scenarios)) < len(scenarios):
+        raise GavelError(
+            f"the scenarios to evaluate are {', '.join(scenarios) or 'none'}.", "Name at least one, and each name once."
+        )
 
 
 def folder_of(scenarios: Sequence[str]) -> Path:

@@ -38,7 +38,6 @@ from gavel.trainer.run_config import ModelConfig, RunConfig
 from gavel.trainer.runs.run_directory import (
     NamedCheckpointError,
     NamedRunError,
-    RunDirectoryError,
     find_checkpoint,
     names_something,
     read_description,
@@ -91,34 +90,28 @@ def model_given(model: ChatModel, scenario: Scenario, config: RunConfig) -> Samp
     return SampledModel(name, identity, lambda: contextlib.nullcontext(play))
 
 
-async def find_own_model(scenario: Scenario, config: RunConfig, given: RunConfig) -> SampledModel:
-    """The newest policy of the run that `config` describes; its base, where there is no run yet.
+async def find_own_model(scenario: Scenario, config: RunConfig, given: RunConfig, budget: Budget) -> SampledModel:
+    """The newest policy of the run that `config` describes; what it begins with, where there is no run yet.
 
-    `given`: the configuration before defaults were filled in. Raises `RunDirectoryError` where it names a run that is
-    not there, and `ModelChoiceError` where nobody named the base and it is a built-in model of another scenario.
+    `given`: the configuration before defaults were filled in. Raises `GavelError` where it names a run that is not
+    there, and `ModelChoiceError` where nobody named the base and it is a built-in model of another scenario.
     """
     model = trainable(config, scenario.name)
-    directory = run_directory_of(model)
-    if config.backend.url is None and (directory / "model.json").is_file():
-        return _checkpoint(str(directory), scenario, config, runs_root())
-    if config.backend.url is None and given.model.name is not None:
-        runs = sorted(path.parent.name for path in directory.parent.glob("*/model.json"))
-        raise RunDirectoryError(
-            f"there is no run {model.name} of {scenario.name}; there are: {', '.join(runs) or 'none'}",
-            "Name one of these, or leave --name out.",
-        )
-    check_model(config.model, scenario, _FIGURES_OF_ANOTHER_JOB)
     if config.backend.url is not None:
+        check_model(config.model, scenario, _FIGURES_OF_ANOTHER_JOB)
         async with await open_backend(config) as backend:
             await model.register(backend)
             name = model.get_inference_name()
         identity = {"remote": config.backend.url, "model": name, "project": model.project}
         return SampledModel(name, identity, lambda: _serve_policy(model, scenario, config))
-    start = model.from_checkpoint
-    if start is not None and "://" not in start:
-        start = str(find_checkpoint(start, runs_root()))
-        model = model.model_copy(update={"from_checkpoint": start})
-    return _local(f"{model.name}@0", {"start": _content(start)}, model, scenario, config)
+    named = model.from_checkpoint or f"{_BASE}{model.base_model}"
+    if (run_directory_of(model) / "model.json").is_file():
+        named = str(run_directory_of(model))
+    elif given.model.name is not None:
+        named = f"{scenario.name}/{model.name}"
+    elif "base_model" not in config.model.model_fields_set:
+        check_model(config.model, scenario, _FIGURES_OF_ANOTHER_JOB)
+    return find_model(named, scenario, config, budget)
 
 
 def _checkpoint(named: str, scenario: Scenario, config: RunConfig, root: Path) -> SampledModel:

@@ -1,16 +1,13 @@
 """Imitation: `gavel evolve` explores, keeps the best attempts, and learns from them, in rounds; `gavel sft` learns from
 the best members of judged groups, the shortest way from logs to a policy."""
 
-import contextlib
-import math
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
@@ -28,21 +25,11 @@ from gavel.cli.options import (
     run_flags,
     settings_command,
 )
-from gavel.cli.terminal import (
-    RESUME,
-    LiveText,
-    Work,
-    print_table,
-    run_interruptibly,
-    run_to_end,
-    say,
-    show_progress,
-    waiting_for,
-)
+from gavel.cli.terminal import RESUME, Work, run_interruptibly, run_to_end, say, show_line, show_progress
 from gavel.cli.training import LiveReport, open_run, run_directory_of, trainable
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation
-from gavel.trainer.loop.evolve import EVALUATION, EvolveObserver, Iteration
+from gavel.trainer.loop.evolve import EvolveObserver, Iteration
 from gavel.trainer.loop.evolve import evolve as run_rounds
 from gavel.trainer.loop.imitation import BestMembers, choose_best_members, imitate, imitation_plan
 from gavel.trainer.run_config import EvolveRunConfig, ImitationConfig
@@ -101,27 +88,15 @@ def evolve(
             say(console, f"Gavel · {scenario.name} · {model.base_model} · {kept}{of_base}{going_on}")
             run.begun(config, given)
             display = _Display(console, config.evolve.iterations, run.report)
-            with display.shown():
+            with show_line(console, lambda: display.words):
                 options = {"judge": judge, "base": base, "config": chosen, "train": config.train}
                 found = await run_rounds(model, scenario, observer=display, **options)
         run.say_outcome()
-        first = next((row for row in run.rows if row["split"] == EVALUATION and row["step"] == 0), None)
-        success = f"success (of {chosen.evaluation_tasks:,})"
-        headings = ("iteration", "explored", "mean reward", "imitated", "step", success)
-        rows: list[tuple[str, ...]] = []
-        if first is not None:
-            rows.append(("base", "", "", "", "0", _share(first.get("success"), first.get("trajectories"))))
-        for each in found:
-            if each.last_step == 0:
-                continue  # without base data nothing was learned before the first exploration
-            reward = "–" if each.explored_reward is None else f"{each.explored_reward:.2f}"
-            counts = (f"{each.explored:,}", reward, f"{each.imitated:,}", str(each.last_step))
-            rows.append((str(each.number), *counts, _share(each.success, each.measures.get("trajectories"))))
-        print_table(console, headings, rows, right=headings)
-        measured = [each for each in found if each.success is not None]
-        best = max(measured, key=lambda each: each.success or 0, default=None)
-        if best is not None:
-            say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
+        measured = [(each.success, each) for each in found if each.success is not None]
+        if measured:
+            success, best = max(measured, key=lambda each: each[0])
+            place = f"{model.project}/{model.name}@{best.last_step}"
+            say(console, f"Best: iteration {best.number}, held-out success {success:.3f}, {place}")
         run.say_end()
 
     run_to_end(run_evolution(), RESUME)
@@ -130,16 +105,9 @@ def evolve(
 class _Display(Work, EvolveObserver):
     """One live line in a terminal, else a plain line for each finished part."""
 
-    def __init__(self, console: Console, iterations: int, report: LiveReport | None) -> None:
+    def __init__(self, console: Console, iterations: int, report: LiveReport) -> None:
         super().__init__()
         self._console, self._iterations, self._report = console, iterations, report
-
-    @contextlib.contextmanager
-    def shown(self) -> Generator[None]:
-        line = Progress(LiveText(lambda: self.words), console=self._console, transient=True)
-        line.add_task("")
-        with line if self._console.is_terminal else waiting_for(lambda: self.words):
-            yield
 
     def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
         mean = "" if iteration.explored_reward is None else f", mean reward {iteration.explored_reward:.2f}"
@@ -155,15 +123,7 @@ class _Display(Work, EvolveObserver):
     def evaluated(self, number: int, evaluation: Evaluation) -> None:
         success = "" if evaluation.success is None else f"  held-out success {evaluation.success:.3f}"
         say(self._console, f"iteration {number}/{self._iterations}{success}")
-        if self._report is not None:
-            self._report.write_if_due()
-
-
-def _share(value: float | None, count: float | None) -> str:
-    """The share with its standard error, as text."""
-    if value is None:
-        return "–"
-    return f"{value:.3f} ± {math.sqrt(value * (1 - value) / count):.3f}" if count else f"{value:.3f}"
+        self._report.write_if_due()
 
 
 evolve_app = settings_command(evolve, EvolveRunConfig, FLAGS)
@@ -199,20 +159,16 @@ def sft(
         )
     if not chosen.trajectories:
         raise GavelError(f"no score of the file is above {above}.", "Choose a lower --above.")
-    reasons = {
-        "not among their group's best": chosen.not_best,
-        "scored too low": chosen.too_low,
-        "without a score": chosen.unscored,
-    }
-    told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+    counts = (chosen.not_best, chosen.too_low, chosen.unscored)
+    reasons = zip(counts, ("not among their group's best", "scored too low", "without a score"), strict=True)
+    told = ", ".join(f"{count:,} {reason}" for count, reason in reasons if count)
     whole = f"{len(chosen.trajectories):,} of {counted(chosen.scored + chosen.unscored, 'trajectory')}"
     typer.echo(f"Imitates {whole}{told and f' ({told})'}.")
     if chosen.alike:
-        imitated = "the first in the file is" if best == 1 else f"the first {best} in the file are"
         typer.echo(
-            f"{chosen.alike:,} of {counted(chosen.groups, 'group')} had no best member, because all scores of a group "
-            f"are alike: {imitated} imitated. A judge that tells members apart (gavel score FILE --judge …) or "
-            "a threshold (--above) chooses better.",
+            f"{chosen.alike:,} of {counted(chosen.groups, 'group')} had no best member, because all their scores are "
+            f"alike: the first {best} in the file counts. Another judge (gavel score FILE --judge …) "
+            "or a threshold (--above) chooses better.",
             err=True,
         )
     if dry_run:
@@ -234,8 +190,7 @@ def sft(
                 if not console.is_terminal or loss is None:
                     say(console, f"step {result.step}/{steps}  {said}")
                 advance()
-                if run.report is not None:
-                    run.report.write_if_due()
+                run.report.write_if_due()
 
             with show_progress(console, "learning", steps - run.start, "steps", lambda: said) as advance:
                 await imitate(model, chosen.trajectories, config.train, seed=config.seed, stepped=stepped)

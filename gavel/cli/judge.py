@@ -7,17 +7,14 @@ golden     a test of a judge and its prompts on groups of known order, shipped o
            so a repeated run requests only what a change of prompts changed
 """
 
-import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
@@ -25,14 +22,7 @@ from gavel.cli.lazy_commands import group_app
 from gavel.cli.named import file_named
 from gavel.cli.options import STAND_IN, default_judge
 from gavel.cli.terminal import print_table, run_interruptibly, say
-from gavel.judge.audit.golden import (
-    GoldenResult,
-    check_golden,
-    golden_scores,
-    jury_weights,
-    learnt_prior,
-    with_weights,
-)
+from gavel.judge.audit.golden import GoldenResult, check_golden, golden_scores, jury_weights, learnt_prior, with_weights
 from gavel.judge.audit.golden_set import SHIPPED, load_golden
 from gavel.judge.config import read_text_option
 from gavel.judge.drafts import draft_rubric
@@ -41,7 +31,7 @@ from gavel.judge.judge import Judge
 from gavel.llm.budget import prices_from_environment
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.reports.judge_trust import Figure, JudgeReport, read_report, render_report
+from gavel.reports.judge_trust import JudgeReport, read_report, render_report
 from gavel.reports.page import write_page
 from gavel.scenarios.formats.reading import read_groups
 from gavel.trainer.runs.run_directory import runs_root
@@ -71,77 +61,38 @@ def rubric(
     )
 
 
-_REASON = 200
-"""Characters of a judge's explanation that are printed."""
-
-
 def report(
     file: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="What `gavel score --out` wrote, or a run.")],
     reference: Annotated[str | None, typer.Option(help="Metric to compare with. Default: independent_reward.")] = None,
     by: Annotated[str | None, typer.Option(help="Field (dotted path) that groups rows of single trajectories.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Output file of the page. Default: beside FILE.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON; undefined is null.")] = False,
 ) -> None:
     """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
     file = file_named(file)
     found = read_report(read_groups(file, by), reference, file.name)
-    page = write_judged_page(found, file, html)
-    if as_json:
-        typer.echo(json.dumps({**report_data(found), "report": str(page)}, indent=1))
-        return
+    page = write_judged_page(found, file)
     print_report(Console(), found)
     say(Console(), f"Report: {page}")
 
 
-def write_judged_page(report: JudgeReport, file: Path, page: Path | None = None) -> Path:
-    """Writes the report of the judged groups of a file, or of a run, beside it."""
+def write_judged_page(report: JudgeReport, file: Path) -> Path:
+    """Writes the report of the judged groups of a file beside it, of a run into it."""
     beside = file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
-    page = page or (file / "judge.report.html" if file.is_dir() else beside)
+    page = file / "judge.report.html" if file.is_dir() else beside
     write_page(page, render_report(report))
     return page
 
 
-def report_data(report: JudgeReport) -> dict[str, Any]:
-    """The figures for programs: unrounded values, with their 95 % intervals."""
-
-    def data(figure: Figure) -> dict[str, Any]:
-        return {"name": figure.name, **asdict(figure.estimate), "meaning": figure.meaning}
-
-    fields = ("source", "judges", "facts", "verdict", "notes", "unscored")
-    return {name: getattr(report, name) for name in fields} | {
-        "sections": [{"title": title, "figures": [*map(data, each)]} for title, each in report.sections.items()],
-        "disagreements": [
-            {"group": each.number, "tau": each.tau, "scores": each.scores, "reference": each.values}
-            for each in report.disagreements
-        ],
-    }
-
-
 def print_report(console: Console, report: JudgeReport) -> None:
-    """Prints the figures, one table per section."""
+    """Prints the verdict, the figures in their sections, and the notes."""
     say(console, f"{report.source} · {', '.join(report.judges) or 'judge unknown'}")
     say(console, report.facts)
     say(console, report.verdict, "bold")
-    for number, (title, figures) in enumerate(report.sections.items()):
-        console.print()
-        say(console, title, "bold")
-        table = Table(box=None, show_header=not number, pad_edge=False, header_style="dim")
-        for name, width in {"": 21, "value": 6, "95 % interval": 16, "groups": 6}.items():
-            table.add_column(name, justify="right" if name else "left", width=width)
-        table.add_column("meaning", style="dim")
-        for figure in figures:
-            table.add_row(figure.name, figure.value, figure.interval, f"{figure.estimate.groups:,}", figure.meaning)
-        console.print(table)
-    if report.disagreements:
-        console.print()
-        say(console, "Where judge and reference disagree most (transcripts are in the report)", "bold")
-    for each in report.disagreements:
-        (high, low), (worse, better) = each.scores, each.values
-        scored, truly = f"scored {high:.2f} over {low:.2f}", f"reference {worse:g} over {better:g}"
-        say(console, f"group {each.number}, tau {each.tau:.2f}: {scored}, {truly}")
-        if each.preferred.judgement is not None and each.preferred.judgement.explanation:
-            say(console, f"  the judge: {each.preferred.judgement.explanation[:_REASON]}")
-    console.print()
+    rows: list[tuple[str, ...]] = []
+    for title, figures in report.sections.items():
+        rows += [("", "", "", "", ""), (title, "", "", "", "")]
+        rows += [(f"  {f.name}", f.value, f.interval, f"{f.estimate.groups:,}", f.meaning) for f in figures]
+    numbers = ("value", "95 % interval", "groups")
+    print_table(console, ("", *numbers, "meaning"), rows, right=numbers)
     for note in [*report.notes, *(f"{count:,} unscored: {reason}" for reason, count in report.unscored.items())]:
         say(console, note)
 

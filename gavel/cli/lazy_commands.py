@@ -17,8 +17,6 @@ FIRST = ("--model", "--judge", "--rubric", "--steps", "--max-tokens", "--name", 
 """Options that a first run needs: they head the help of a command with more than `_MANY`."""
 _MANY = 20
 _LONGEST_NAME = 44
-_FEW = 10
-"""Commands of a group that an unknown one is answered with."""
 _CHOICES = re.compile(r"[\[<]([^\[\]<>]*\|[^\[\]<>]*)[\]>]")
 
 
@@ -60,11 +58,6 @@ class PlainGroup(_Grouped, TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.get_short_help_str(1_000)) for name, command in self.commands.items()])
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if len(self.commands) <= _FEW and self.get_command(ctx, args[0]) is None and args[0][:1] != "-":
-            ctx.fail(f"No such command {args[0]!r}. There is: {', '.join(self.commands)}.")
-        return super().resolve_command(ctx, args)
 
 
 class PlainCommand(_Grouped, TyperCommand):

@@ -162,22 +162,16 @@ def _server(address: str, variables: Sequence[str]) -> McpServer:
     return mcp(address, headers={"Authorization": f"Bearer {values[variables[0]]}"})
 
 
-def scenarios(
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of name, tasks and text.")] = False,
-) -> None:
+def scenarios() -> None:
     """List the shipped scenarios with their number of tasks."""
-    rows: list[dict[str, str | int]] = []
+    rows: list[tuple[str, ...]] = []
     for name in shipped_scenarios():
         scenario = find_scenario(name)
         text = (sys.modules[f"gavel.scenarios.library.{name}"].__doc__ or "").strip().partition("\n")[0]
         train, held_out = (len(scenario.tasks(split)) for split in ("train", "held_out"))
-        rows.append({"name": name, "train": train, "held_out": held_out, "about": text})
-    if as_json:
-        typer.echo(json.dumps(rows, indent=1))
-        return
+        rows.append((name, f"{train:,}", f"{held_out:,}", text))
     console = Console()
-    cells = [(str(row["name"]), f"{row['train']:,}", f"{row['held_out']:,}", str(row["about"])) for row in rows]
-    print_table(console, ("scenario", "train", "held out", "what the agent does"), cells, right=("train", "held out"))
+    print_table(console, ("scenario", "train", "held out", "what the agent does"), rows, right=("train", "held out"))
     console.print(plain(f"With a package of their own, see docs/scenarios.md: {', '.join(BRIDGED)}."))
 
 

@@ -356,23 +356,16 @@ def run_config(
     assigned = parse_assignments(assignments or ())
     names = _option_names(chosen, flags) | {path: f"--set {'.'.join(path)}" for path in assigned}
     where |= names | dict.fromkeys(assigned, "--set")
-    typed = _engine_in_parts(tables, chosen | assigned)
+    typed = chosen | assigned
+    parts = {path[-1] for path in typed if path[:-1] == _ENGINE}
+    engine = typed.get(_ENGINE, tables.get("backend", {}).get("engine"))
+    if parts and isinstance(engine, str):  # a table, in which the others are set
+        table = engine_table(engine)
+        if _ENGINE in typed or (isinstance(table, dict) and not parts & _SERVERS):
+            typed[_ENGINE] = table
     _check_no_parts_of_values(typed, names)
     config = validate(kind, merge(with_loss_kind(tables), typed), where)
     return config.model_copy(update={"judge": with_default_judge(config.judge)})
-
-
-def _engine_in_parts(tables: Table, typed: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
-    """The values, with the engine that is typed, or that of the file, as a table where settings of it are typed too."""
-    parts = {path[-1] for path in typed if path[:-1] == _ENGINE}
-    if not parts:
-        return dict(typed)
-    if _ENGINE in typed:
-        return {**typed, _ENGINE: engine_table(typed[_ENGINE])}
-    engine = tables.get("backend", {}).get("engine")
-    if isinstance(engine, str) and isinstance(table := engine_table(engine), dict) and not parts & _SERVERS:
-        return {**typed, _ENGINE: table}
-    return dict(typed)
 
 
 def _check_no_parts_of_values(typed: Mapping[tuple[str, ...], Any], names: Mapping[tuple[str, ...], str]) -> None:

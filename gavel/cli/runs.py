@@ -79,9 +79,7 @@ def _age(seconds: float) -> str:
 
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="As `gavel runs` lists it, or its directory.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Default: the run's report.html (demo: run.html).")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the run's report.html.")] = None,
 ) -> None:
     """Write a run's report as a page: curves, scores, what was left out, cost, samples; and say what came of the run.
 

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -53,7 +53,6 @@ from gavel.reports.judge_trust import read_report
 from gavel.scenarios.formats.fields import Columns
 from gavel.scenarios.group import TrajectoryGroup, unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output, scored_already
-from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
 
@@ -126,7 +125,7 @@ class Scoring:
         Replies that are on the cassette cost nothing.
         """
         groups = self._read()
-        config = with_cassette(with_default_judge(config), replies_directory(self.out))
+        config = self._with_cassette(config)
         path = Path(config.cassette or "none")
         judge = config.build(cassette=Cassette(path, "replay") if path.is_file() else None)
         done = self._scored_before(groups, judge)
@@ -144,10 +143,9 @@ class Scoring:
         Raises a `GavelError` when a file is not usable, and after all else is done when the judge failed on a group.
         Ctrl-C says what is kept, and exits with status 130.
         """
-        out = self.out
-        config = with_cassette(with_default_judge(config), replies_directory(out))
+        out, output, config = self.out, None, self._with_cassette(config)
+        goes_on = f"the same command goes on from there ({out})."
         batches = BatchScoring(config, out) if batch else None
-        output = None
         try:
             judge = batches.judge() if batches else config.build()
             output = self.output(judge)
@@ -155,7 +153,8 @@ class Scoring:
             if batches and judge.stopped is None:
                 batches.batches.remove()
         except KeyboardInterrupt:
-            typer.echo(_kept(output, out), err=True)
+            kept = "Nothing is kept without --out FILE." if output is None else f"Kept: {counted(len(output), 'group')}"
+            typer.echo(f"Stopped. {kept}{f'; {goes_on}' if isinstance(output, JudgedFile) else ''}", err=True)
             raise typer.Exit(INTERRUPTED) from None
         finally:
             if batches:
@@ -163,10 +162,9 @@ class Scoring:
         stopped = judge.stopped
         shown = [each for each in judged if not stopped or (each.judgement and each.judgement.status != "unscored")]
         if shown or stopped is None:
-            console = Console(stderr=isinstance(output, JudgedStream))
-            earlier = {id(judged[index]) for index in output.earlier} if output else set[int]()
-            cost = None if batches else judge.budget.cost
-            print_scores(console, shown, self.by, out=out, earlier=earlier, cost=cost)
+            asked = judge.asks_servers and not batches
+            spent = f"this run: {counted(judge.budget.calls, 'call')}, {judge.budget.cost}" if asked else ""
+            print_scores(Console(stderr=isinstance(output, JudgedStream)), shown, self.by, out=out, spent=spent)
         close_replies(Console(stderr=True), judge)
         if out is not None and isinstance(output, JudgedFile) and any(t.reward is not None for g in shown for t in g):
             try:  # the scores are kept whether or not the report can be written
@@ -177,18 +175,16 @@ class Scoring:
             except GavelError as error:
                 typer.echo(f"The report was not written: {error.message}", err=True)
         if stopped is not None:
-            is_kept = bool(shown) and isinstance(output, JudgedFile)
-            kept = f" What was judged is kept; the same command goes on from there ({out})." if is_kept else ""
+            kept = f" What was judged is kept; {goes_on}" if shown and isinstance(output, JudgedFile) else ""
             missing = f"{len(judged) - len(shown):,} of {counted(len(judged), 'group')}"
             raise JudgeError(f"not judged: {missing}: {stopped.message}", stopped.remedy + kept) from stopped
         wholes = [group.judgement for group in judged if group.judgement]
         failed = [whole for whole in wholes if whole.status == "unscored" and (whole.calls or whole.warnings)]
         if failed:  # a group with nothing to compare is no failure
-            reason = failed[0].reason
             again = "The same command asks again for these alone; or n" if isinstance(output, JudgedFile) else "N"
             smaller = ", smaller groups or more reply tokens (--judge-param max_tokens=N)."
             raise JudgeError(
-                f"the judge scored nobody in {len(failed)} of {counted(len(judged), 'group')}: {reason}",
+                f"the judge scored nobody in {len(failed)} of {counted(len(judged), 'group')}: {failed[0].reason}",
                 f"{again}ame another judge (--judge MODEL){smaller if judge.asks_servers else _RULES}",
             )
 
@@ -234,6 +230,9 @@ class Scoring:
         is_input = out.exists() and any(each.exists() and out.samefile(each) for each in self.files)
         return judged_output(out, judge.settings, is_input=is_input)
 
+    def _with_cassette(self, config: JudgeConfig) -> JudgeConfig:
+        return with_cassette(with_default_judge(config), replies_directory(self.out))
+
     def _read(self) -> list[TrajectoryGroup]:
         return read_attempts(self.files, self.by, self.columns)
 
@@ -272,42 +271,21 @@ async def _judge_all(
     return judged
 
 
-def _place(out: Path | None) -> str:
-    if out is None:
-        return "nowhere but here; --out FILE keeps them"
-    return "on standard output" if str(out) == "-" else f"in {out}"
-
-
-def _kept(output: Output | None, out: Path | None) -> str:
-    """A sentence that states what an interrupted run has stored."""
-    match output:
-        case None:
-            return "Stopped. Nothing is kept without --out FILE."
-        case JudgedStream():
-            return f"Stopped. Written {_place(out)}: {counted(len(output), 'group')}."
-        case JudgedFile():
-            return f"Stopped. Kept: {counted(len(output), 'group')}; the same command goes on from there ({out})."
-
-
 def print_scores(
     console: Console,
     groups: Sequence[TrajectoryGroup],
     by: str | None = None,
     *,
     out: Path | None = None,
-    earlier: Container[int] = (),
-    cost: str | None = None,
+    spent: str = "",
 ) -> None:
     """Prints how many members are scored, where the scores are, and each reason of the others once; then a table of all
-    members, and the totals of calls, tokens and cost.
-
-    `earlier`: ids of those of `groups` that an earlier run has judged and paid for. `cost`: what this run has cost, in
-    words; None = as the groups' judgements say.
-    """
+    members, and the totals of calls, tokens and cost. `spent`: what this run has cost, in words."""
     members = [trajectory for group in groups for trajectory in group]
     scored = sum(trajectory.reward is not None for trajectory in members)
     of_all = f"{counted(len(members), 'trajectory')} in {counted(len(groups), 'group')}"
-    at_all = f"Scored {scored:,} of {of_all}. The scores are {_place(out)}."
+    place = "on standard output" if str(out) == "-" else f"in {out}" if out else "only here; --out FILE keeps them"
+    at_all = f"Scored {scored:,} of {of_all}. The scores are {place}."
     say(console, at_all if scored else f"Nothing was scored: 0 of {of_all}.")
     reasons = Counter((t.judgement and t.judgement.reason) or "not judged" for t in members if t.reward is None)
     reasons.update((group.judgement and group.judgement.reason) or "no trajectories" for group in groups if not group)
@@ -337,7 +315,22 @@ def print_scores(
     warned = Counter(warning for group in groups if group.judgement for warning in group.judgement.warnings)
     for warning, count in warned.most_common(_WARNINGS):
         say(console, f"warning: {warning} (in {counted(count, 'group')})", "yellow")
-    say(console, _account(groups, earlier, cost))
+    wholes = [group.judgement for group in groups if group.judgement]
+    opposed = sum(whole.order_agreement is not None and whole.order_agreement <= 0 for whole in wholes)
+    calls = sum(whole.calls for whole in wholes)
+    unknown = sum(whole.calls for whole in wholes if whole.cost_usd is None)
+    cost = cost_in_words(sum(whole.cost_usd or 0.0 for whole in wholes), calls, unknown)
+    parts = [
+        counted(len(groups), "group"),
+        f"{scored:,} of {counted(len(members), 'trajectory')} scored",
+        f"orders contradict each other in {counted(opposed, 'group')}" if opposed else "",
+        f"judge {', '.join(dict.fromkeys(model for whole in wholes for model in whole.models))}",
+        counted(calls, "call"),
+        f"{sum(w.prompt_tokens for w in wholes):,} + {sum(w.completion_tokens for w in wholes):,} tokens",
+        cost + " (set GAVEL_PRICES)" * (cost == "cost unknown"),
+        spent,
+    ]
+    say(console, " · ".join(filter(None, parts)))
 
 
 def own_explanation(group: TrajectoryGroup, trajectory: Trajectory) -> str:
@@ -346,38 +339,6 @@ def own_explanation(group: TrajectoryGroup, trajectory: Trajectory) -> str:
     for warning in group.judgement.warnings if group.judgement else ():
         explanation = explanation.replace(f"{warning}. ", "")
     return explanation
-
-
-def _account(groups: Sequence[TrajectoryGroup], earlier: Container[int], cost: str | None) -> str:
-    """`2 groups · 7 of 8 trajectories scored · judge openai/gpt-5-mini · 4 calls · 5,120 + 610 tokens · 0.02 USD`"""
-    wholes = [group.judgement for group in groups if group.judgement]
-    now = [group.judgement for group in groups if group.judgement and id(group) not in earlier]
-    before = [group.judgement for group in groups if group.judgement and id(group) in earlier]
-    members = [trajectory for group in groups for trajectory in group]
-    scored = sum(trajectory.reward is not None for trajectory in members)
-    models = dict.fromkeys(model for whole in wholes for model in whole.models)
-    opposed = sum(whole.order_agreement is not None and whole.order_agreement <= 0 for whole in wholes)
-    calls, now_cost = _spent(now)
-    parts = [
-        counted(len(groups), "group"),
-        f"{scored:,} of {counted(len(members), 'trajectory')} scored",
-        *([f"orders contradict each other in {counted(opposed, 'group')}"] if opposed else []),
-        f"judge {', '.join(models)}",
-        calls,
-        f"{sum(w.prompt_tokens for w in now):,} + {sum(w.completion_tokens for w in now):,} tokens",
-        now_cost if cost is None else cost,
-    ]
-    if before:
-        parts.append(f"before this run: {counted(len(before), 'group')}, {', '.join(_spent(before))}")
-    unpriced = " (set GAVEL_PRICES)"
-    return " · ".join(part + unpriced * part.endswith("cost unknown") for part in parts)
-
-
-def _spent(wholes: Sequence[GroupJudgement]) -> tuple[str, str]:
-    """Calls and their cost."""
-    calls = sum(whole.calls for whole in wholes)
-    unknown = sum(whole.calls for whole in wholes if whole.cost_usd is None)
-    return counted(calls, "call"), cost_in_words(sum(whole.cost_usd or 0.0 for whole in wholes), calls, unknown)
 
 
 class BatchScoring:

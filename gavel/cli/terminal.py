@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import typer
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -65,30 +65,60 @@ def say(console: Console, line: str, style: str = "") -> None:
     console.print(plain(line, style), soft_wrap=True)
 
 
+_WORD = 12
+"""Columns of a heading's word that may be folded."""
+_GAP = 2
+
+
 def print_table(
     console: Console, headings: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
 ) -> None:
-    """Prints texts in columns under their headings. Where they are too wide for a terminal, cells are folded, the first
-    column's name last. `right`: columns of numbers."""
-    _widen(console)
-    table, lines = Table(box=None, pad_edge=False), [list(map(plain, row)) for row in rows]
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    table.columns[0].min_width = min(max((line[0].cell_len for line in lines), default=0), console.width // 2)
+    """Prints texts in columns under their headings. Texts that are too wide for a terminal are folded; those under the
+    headings `right` are figures, which stay whole: where they do not fit, each is a line of its own."""
+    heads, *lines = [list(map(plain, row)) for row in (headings, *rows)]
+    if not (console.is_terminal or "COLUMNS" in os.environ):
+        console.width = 1000  # a file or another program takes any number of columns
+    widths = [max(text.cell_len for text in column) for column in zip(heads, *lines, strict=True)]
+    gaps = _GAP * (len(heads) - 1)
+    if sum(widths) + gaps > console.width:
+        for at, head in enumerate(heads):
+            cells = [line[at].cell_len for line in lines]
+            if not at:
+                widths[at] = min(max(cells, default=0), console.width // 2)
+            elif head.plain in right:
+                widths[at] = max([*cells, *(min(cell_len(word), _WORD) for word in head.plain.split())])
+        texts = sorted((at for at, head in enumerate(heads) if at and head.plain not in right), key=widths.__getitem__)
+        spare = console.width - gaps - sum(width for at, width in enumerate(widths) if at not in texts)
+        for number, at in enumerate(texts):
+            widths[at] = min(widths[at], max(spare // (len(texts) - number), 1))
+            spare -= widths[at]
+        if right and spare < 0:
+            if heads[0].plain:
+                console.print(heads[0], style="bold", soft_wrap=True)
+            for name, *cells in lines:
+                console.print(name, soft_wrap=True)
+                for heading, cell in zip(heads[1:], cells, strict=True):
+                    console.print(Text.assemble("  ", heading, ": ", cell), soft_wrap=True)
+            return
+    table = Table(box=None, pad_edge=False)
+    for heading, width in zip(heads, widths, strict=True):
+        table.add_column(
+            heading, justify="right" if heading.plain in right else "left", overflow="fold", width=width or 1
+        )
     for line in lines:
         table.add_row(*line)
     console.print(table)
 
 
-class LiveText(ProgressColumn):
-    """Text of a live line, read anew whenever the line is drawn."""
+@contextmanager
+def show_line(console: Console, line: Callable[[], str]) -> Generator[None]:
+    """Shows a line while the block runs, read anew whenever it is drawn: live in a terminal, else when it is quiet."""
 
-    def __init__(self, text: Callable[[], str]) -> None:
-        super().__init__()
-        self._text = text
+    def shown() -> Text:
+        return Text(plain(line()).plain, style="dim", no_wrap=True, overflow="ellipsis")
 
-    def render(self, task: Task) -> Text:
-        return Text(self._text(), style="dim", no_wrap=True, overflow="ellipsis")
+    with Live(get_renderable=shown, console=console, transient=True) if console.is_terminal else waiting_for(line):
+        yield
 
 
 def print_error(error: GavelError) -> None:
@@ -280,10 +310,8 @@ class Work:
 
     def doing(self, what: str, total: int = 0) -> None:
         self.what, self.done, self.total, self._began = what, 0, total, time.monotonic()
-        self._advanced = self._began
 
     def advanced(self, done: int, total: int) -> None:
-        self._advanced = time.monotonic() if done != self.done else self._advanced
         self.done, self.total = done, total
 
     @property
@@ -292,12 +320,10 @@ class Work:
 
     @property
     def left(self) -> str:
-        """`about 12 s left`, which falls until the next part is done; empty before the first, and once it is over."""
+        """`about 12 s left`; empty before the first part, and after the last."""
         if not 0 < self.done < self.total:
             return ""
-        parts = (self._advanced - self._began) / self.done * (self.total - self.done)
-        left = parts - (time.monotonic() - self._advanced)
-        return f"about {duration(left)} left" if left > 0 else ""
+        return f"about {duration((time.monotonic() - self._began) / self.done * (self.total - self.done))} left"
 
     @property
     def words(self) -> str:
@@ -319,73 +345,15 @@ def show_progress(
         yield lambda: None
         return
     work = Work(what, total)
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=16),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit),
-        LiveText(lambda: " · ".join(filter(None, (work.left, status())))),
-        console=console,
-        transient=True,
-    )
-    task = bar.add_task(what, total=total)
 
-    def advance() -> None:
-        work.advanced(work.done + 1, total)
-        bar.update(task, advance=1)
+    def told(time: str) -> str:
+        return " · ".join(filter(None, (f"{what}: {work.done}/{total} {unit}{time}", status())))
 
-    def told() -> str:
-        line = (f"{what}: {work.done}/{total} {unit}", work.left or f"for {work.took}", status())
-        return plain(" · ".join(filter(None, line))).plain
-
-    with bar if console.is_terminal else waiting_for(told):
-        yield advance
-    parts = (f"{what}: {work.done}/{total} {unit} in {work.took}", status())
-    say(console, " · ".join(filter(None, parts)))
+    with show_line(console, lambda: told(f" · {work.left or f'for {work.took}'}")):
+        yield lambda: work.advanced(work.done + 1, total)
+    say(console, told(f" in {work.took}"))
 
 
 def status_of(judge: "Judge") -> Callable[[], str]:
     """The text shown while waiting for the judge; empty for one that asks no server."""
     return lambda: judge.status if judge.asks_servers else ""
-
-
-_WORD = 12
-"""Columns of a heading's word that may be folded."""
-_GAP = 2
-_MANY = 1000
-
-
-def print_figures(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """`headings` and each of `rows` begin with the label, which figures follow.
-
-    Headings are wrapped where that is enough; else each figure is a line of its own.
-    """
-    heads, *lines = [[plain(text) for text in row] for row in (headings, *rows)]
-    columns = list(zip(heads, *lines, strict=True))
-    label, *widths = [max(text.cell_len for text in column) for column in columns]
-    _widen(console)
-    spare = console.width - _GAP * len(widths)
-    if label + sum(widths) > spare:
-        words = [[min(cell_len(word), _WORD) for word in head.plain.split()] for head in heads[1:]]
-        figures = [max(text.cell_len for text in column[1:]) for column in columns[1:]]
-        widths = [max([figure, *each]) for figure, each in zip(figures, words, strict=True)]
-        if spare - sum(widths) < label:
-            if heads[0].plain:
-                console.print(heads[0], style="bold", soft_wrap=True)
-            for name, *cells in lines:
-                console.print(name, soft_wrap=True)
-                for heading, cell in zip(heads[1:], cells, strict=True):
-                    console.print(Text.assemble("  ", heading, ": ", cell), soft_wrap=True)
-            return
-    table = Table(box=None, pad_edge=False)
-    table.add_column(heads[0], width=label)
-    for heading, width in zip(heads[1:], widths, strict=True):
-        table.add_column(heading, justify="right", overflow="fold", width=width)
-    for line in lines:
-        table.add_row(*line)
-    console.print(table)
-
-
-def _widen(console: Console) -> None:
-    """Makes a console wide that is no terminal: a file or another program takes any number of columns."""
-    if not (console.is_terminal or "COLUMNS" in os.environ):
-        console.width = _MANY

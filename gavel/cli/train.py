@@ -107,15 +107,10 @@ def train(
             state = f" · continuing after step {run.start}" if 0 < run.start < loop.steps else ""
             say(console, f"Gavel · {scenario.name} · {run.model.base_model} · {reward}{state}")
             planned = read_wanted_steps(directory, ()) if state and run.there is None else None
-            is_planned = planned in (None, loop.steps)
-            if planned and not (is_planned or {"total_steps", "warmup_steps"} <= given.train.model_fields_set):
-                say(
-                    console,
-                    f"It was begun for {counted(planned, 'step')} and goes on to {loop.steps}: the learning rate now "
-                    f"warms up for {counted(config.train.warmup_steps or 0, 'step')} and falls until step "
-                    f"{config.train.total_steps}, so this is not the run that --steps {loop.steps} alone would have "
-                    "given (--fresh).",
-                )
+            is_given = {"total_steps", "warmup_steps"} <= given.train.model_fields_set
+            if planned not in (None, loop.steps) and not is_given:
+                told = f"begun for {counted(planned, 'step')}, and its learning rate now falls until {loop.steps}"
+                say(console, f"It was {told}: not the run that --steps {loop.steps} alone would have given (--fresh).")
             say(console, f"Endpoint: {run.backend.endpoint(run.model).limits}")
             display = run.display(loop.steps, partial(run.begun, config, given))
             with display.shown():

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import missing_parts
@@ -32,7 +31,7 @@ from gavel.base.text import counted, duration
 from gavel.cli.named import remote_backend
 from gavel.cli.options import close_replies
 from gavel.cli.run_file import Run, paths_seen_from, to_toml
-from gavel.cli.terminal import TRAINER, LiveText, Work, print_warning, say, waiting_for
+from gavel.cli.terminal import TRAINER, Work, print_warning, say, show_line, waiting_for
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_run
 from gavel.judge.judge import Judge
@@ -105,8 +104,7 @@ class OpenRun:
     """Address of the backend; None = this machine."""
     start: int
     """Steps that an earlier process has made."""
-    report: "LiveReport | None"
-    """None = another process or machine writes it."""
+    report: "LiveReport"
     replaced: ReplacedRun | None
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """Rows of the metrics log, at the end."""
@@ -151,12 +149,11 @@ async def open_run(
     *,
     fresh: bool = False,
     backend: "contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend] | None" = None,
-    page: Path | None = None,
 ) -> AsyncGenerator[OpenRun]:
     """Registers the model at the `backend` (default: that of `config`). Around the work; after it the judge's cost is
     told, and the report is written before the backend closes, which shows it at the tracker.
 
-    `fresh`: moves an earlier run of this name aside until `begun`. `page`: default report.html of the run.
+    `fresh`: moves an earlier run of this name aside until `begun`.
     """
     leads, there = os.environ.get("RANK", "0") == "0", config.backend.url
     check_fresh_is_here(config.backend, fresh)
@@ -171,7 +168,7 @@ async def open_run(
         with waiting_for(f"loading {model.base_model}"):
             opened = await stack.enter_async_context(backend)
             await model.register(opened)
-        report = LiveReport(run_directory_of(model), page) if there is None and leads else None
+        report = LiveReport(run_directory_of(model) if there is None and leads else None)
         run = OpenRun(console, model, opened, judge, there, await model.get_step(), report, replaced)
         try:
             yield run
@@ -179,7 +176,7 @@ async def open_run(
             if judge is not None and judge.asks_servers:
                 say(console, f"Judge: {counted(judge.budget.calls, 'call')}, {judge.budget.cost}")
         run.rows = opened.history(model)
-        run.page = None if report is None else report.write()
+        run.page = report.write()
 
 
 def check_fresh_is_here(backend: BackendConfig, fresh: bool) -> None:
@@ -233,11 +230,11 @@ logger = logging.getLogger(__name__)
 
 
 class LiveReport:
-    """The page of one run directory, by default its report.html. A page that cannot be written is warned of, and the
-    run goes on."""
+    """The report.html of one run directory; None = another process or machine writes it. A page that cannot be written
+    is warned of, and the run goes on."""
 
-    def __init__(self, directory: Path, page: Path | None = None) -> None:
-        self._directory, self._page, self._due = directory, page, 0.0
+    def __init__(self, directory: Path | None) -> None:
+        self._directory, self._due = directory, 0.0
 
     def write_if_due(self) -> None:
         """Writes the page unless the time since the last one is short beside what that one took."""
@@ -246,15 +243,13 @@ class LiveReport:
 
     def write(self) -> Path | None:
         """Writes the page; None where that failed."""
-        started = time.monotonic()
+        started, page = time.monotonic(), None
         try:
-            return write_run_report(self._directory, self._page)
+            page = write_run_report(self._directory) if self._directory is not None else None
         except GavelError as error:
             logger.warning("the report of %s was not written: %s", self._directory, error)
-            return None
-        finally:
-            now = time.monotonic()
-            self._due = now + _SHARE * (now - started)
+        self._due = time.monotonic() + _SHARE * (time.monotonic() - started)
+        return page
 
 
 _WIDTH = 80
@@ -264,7 +259,7 @@ _RECENT = 5
 
 
 class RunDisplay(Work, Observer):
-    """Follows a training loop on `console`."""
+    """Follows a training loop on `console`: a live line in a terminal, else a line for each step."""
 
     def __init__(
         self,
@@ -272,37 +267,32 @@ class RunDisplay(Work, Observer):
         steps: int,
         start: int = 0,
         first_success: float | None = None,
-        on_start: Callable[[], None] | None = None,
+        on_start: Callable[[], None] = lambda: None,
         judge: Judge | None = None,
         report: LiveReport | None = None,
     ) -> None:
-        """`on_start` is called once, when the loop begins its first piece of work."""
+        """`on_start` is called when the loop begins its first piece of work."""
         super().__init__()
         self._console, self._steps, self._step = console, steps, start
         self._first = self._latest = first_success
         self._score: float | None = None
         self._wins: float | None = None
-        self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
+        self._seconds: dict[str, float] = {}
         self._of_steps: list[float] = []
         self._untold = False
         self._rollouts, self._failures = 0, list[str]()
         self._judge = judge if judge is not None and judge.asks_servers else None
         self._on_start, self._report = on_start, report
-        self._progress = Progress(
-            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-            BarColumn(bar_width=24),
-            LiveText(lambda: self._judge.status if self._judge is not None else ""),
-            LiveText(lambda: "   ".join(self._figures(live=True))),
-            console=console,
-            transient=True,
-        )
-        self._task = self._progress.add_task("", total=steps, completed=start)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        told = waiting_for(lambda: f"step {self._step}/{self._steps}: {self.words}")
+        def line() -> str:
+            status = self._judge.status if self._judge is not None else ""
+            figures = self._figures() if self._console.is_terminal else []
+            return "   ".join(filter(None, (f"step {self._step}/{self._steps}: {self.words}", status, *figures)))
+
         try:
-            with self._progress if self._console.is_terminal else told:
+            with show_line(self._console, line):
                 yield
         finally:
             self._tell()
@@ -311,9 +301,8 @@ class RunDisplay(Work, Observer):
                 say(self._console, f"{failed}; the first: {self._failures[0]}", "yellow")
 
     def doing(self, what: str, total: int = 0) -> None:
-        if self._on_start is not None:
-            self._on_start()
-            self._on_start = None
+        self._on_start()
+        self._on_start = lambda: None
         if what != EVALUATING:  # whose line has the step's figures too
             self._tell()
         super().doing(what)
@@ -321,12 +310,12 @@ class RunDisplay(Work, Observer):
     def stepped(self, report: StepReport) -> None:
         self._score = report.result.metrics.get("judge_score")
         for name, seconds in (("rollouts", report.rollout), ("judge", report.judge), ("learning", report.train)):
-            self._seconds[name] += seconds
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         self._of_steps.append(report.whole)
         members = [member for group in report.groups for member in group]
         self._rollouts += len(members)
         self._failures += [str(member.status_reason) for member in members if member.status == "failed"]
-        self._reached(report.result.step)
+        self._step, self._untold = report.result.step, True
         if not report.result.trained:
             say(self._console, f"step {self._step}: {report.result.reason}")
 
@@ -335,17 +324,12 @@ class RunDisplay(Work, Observer):
             self._report.write_if_due()
         self._wins = evaluation.measures.get(f"{WINS}{BASE}", self._wins)
         self._latest = evaluation.success
-        if self._first is None:
-            self._first = evaluation.success
-        self._reached(step)
+        self._first = evaluation.success if self._first is None else self._first
+        self._step, self._untold = step, True
         self._tell()
 
     def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
         say(self._console, f"warning: step {step}: {alarm.sentence}. {alarm.advice}", "yellow")
-
-    def _reached(self, step: int) -> None:
-        self._step, self._untold = step, True
-        self._progress.update(self._task, completed=step)
 
     def _tell(self) -> None:
         """Prints the step's line where there is no live one, once."""
@@ -358,7 +342,7 @@ class RunDisplay(Work, Observer):
                 line += f"  {part}"
         say(self._console, line)
 
-    def _figures(self, *, live: bool = False) -> list[str]:
+    def _figures(self) -> list[str]:
         """The figures, the most important first: a narrow terminal cuts off the end."""
         parts: list[str] = []
         if self._latest is not None and self._first is not None:
@@ -367,12 +351,10 @@ class RunDisplay(Work, Observer):
             parts.append(f"wins over the base {self._wins:.0%}")
         if self._score is not None:
             parts.append(f"score {self._score:.2f}")
-        if live:
-            parts.append(self.words)
         if self._of_steps and self._step < self._steps:
             left = fmean(self._of_steps[-_RECENT:]) * (self._steps - self._step)
             parts.append(f"{duration(left)} left" if left < 120 else f"{left / 60:.0f} min left")
-        if not live and self._judge is not None:  # the live line has it by itself
+        if self._judge is not None and not self._console.is_terminal:  # whose live line has it
             parts.append(str(self._judge.budget.cost))
         if any(self._seconds.values()):
             parts.append(" · ".join(f"{seconds:.0f} s {name}" for name, seconds in self._seconds.items()))

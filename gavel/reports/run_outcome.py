@@ -8,17 +8,15 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
 from gavel.base.text import counted
 from gavel.judge.audit.agreement import mean_kendall_tau
-from gavel.judge.judge import Judge
-from gavel.reports.run_figures import Curve, Row, curve_of, is_trained, left_out_of, seconds_of, training_rows
+from gavel.reports.run_figures import Row, is_trained, left_out_of, seconds_of, training_rows
 from gavel.reports.statistics import Z95
-from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.data.left_out import LeftOut, counted_left_out
@@ -61,10 +59,6 @@ class Outcome:
     """The figures of a run."""
 
     curve: list[Point]
-    rewards: Curve
-    """Mean judge score of each step's rollouts."""
-    scored: list[tuple[float, bool]]
-    """(judge score, true success) of every scored training rollout."""
     tau: float | None
     """Mean within-group Kendall tau-b of judge score and true success; None where no group has both outcomes."""
     statuses: Counter[str]
@@ -75,10 +69,6 @@ class Outcome:
     """Steps that changed the adapter."""
     seconds: dict[str, float]
     """Time by phase: rollout, judge, train."""
-    before: Trajectory
-    after: Trajectory
-    """The same held-out task after training as in `before`: one that went from failure to success, if there is one, and
-    in which the habit that training was to remove is seen before and not after."""
 
     @property
     def base(self) -> Point:
@@ -89,9 +79,8 @@ class Outcome:
         return self.curve[-1]
 
 
-def read_outcome(directory: Path, history: list[Row], habit: str | None = None) -> Outcome:
-    """The outcome of the run in `directory`; `history` are its metrics rows. `habit`: the measure that is low where the
-    base's bad habit shows."""
+def read_outcome(directory: Path, history: list[Row]) -> Outcome:
+    """The outcome of the run in `directory`; `history` are its metrics rows."""
     curve = [
         Point(
             row["step"],
@@ -109,11 +98,8 @@ def read_outcome(directory: Path, history: list[Row], habit: str | None = None) 
             members = [member for member in group["trajectories"] if member["reward"] is not None]
             scored.append([(member["reward"], bool(member["metrics"]["success"])) for member in members])
     training, seconds = training_rows(history), Counter(seconds_of(history))
-    before, after = _pair(_held_out(directory, curve[0].step), _held_out(directory, curve[-1].step), habit)
     return Outcome(
         curve=curve,
-        rewards=curve_of(training, "train", "reward"),
-        scored=[pair for group in scored for pair in group],
         tau=mean_kendall_tau(scored),
         statuses=statuses,
         left_out=left_out_of(training),
@@ -123,33 +109,37 @@ def read_outcome(directory: Path, history: list[Row], habit: str | None = None) 
             "judge": seconds["judge"],
             "train": seconds["train"],
         },
-        before=before,
-        after=after,
     )
 
 
-def _held_out(directory: Path, step: int) -> dict[str, Row]:
-    """The trajectories of an evaluation by task id."""
-    store = TrajectoryStore(directory / "trajectories" / EVALUATION / f"{step:06d}.jsonl.zst")
-    return {str(t["metadata"]["task"]["id"]): t for group in store.rows() for t in group["trajectories"]}
+def before_and_after(directory: Path) -> list[tuple[str, Trajectory]]:
+    """Attempts at one held-out task in the first and the last evaluation, which went from failure to success if one
+    did, and of those in which most other measures rose, too; empty before there are two evaluations."""
+    files = sorted((directory / "trajectories" / EVALUATION).glob("*.jsonl.zst"))
+    if len(files) < 2:
+        return []
+    before, after = (
+        {str(_task_of(attempt)): attempt for group in TrajectoryStore(file).rows() for attempt in group["trajectories"]}
+        for file in (files[0], files[-1])
+    )
+
+    def rose(task: str) -> tuple[bool, int]:
+        old, new = (Counter[str](attempts[task]["metrics"]) for attempts in (before, after))
+        return new["success"] > old["success"], sum(new[name] > old[name] for name in new)
+
+    if (
+        task := max((before.keys() & after.keys()) - {"None"}, key=lambda task: (rose(task), task), default=None)
+    ) is None:
+        return []
+    steps = [int(file.name.partition(".")[0]) for file in (files[0], files[-1])]
+    attempts = (Trajectory.model_validate(each[task]) for each in (before, after))
+    return [(f"after step {step}", attempt) for step, attempt in zip(steps, attempts, strict=True)]
 
 
-def _pair(before: dict[str, Row], after: dict[str, Row], habit: str | None) -> tuple[Trajectory, Trajectory]:
-    def gained(task: str) -> tuple[bool, bool]:
-        rose = {
-            name: float(after[task]["metrics"].get(name, 0)) > float(before[task]["metrics"].get(name, 0))
-            for name in ("success", habit)
-        }
-        return rose["success"], rose["success"] and rose[habit]
-
-    task = max((task for task in before if task in after), key=gained)
-    return Trajectory.model_validate(before[task]), Trajectory.model_validate(after[task])
-
-
-async def with_judged_pair(outcome: Outcome, judge: Judge) -> Outcome:
-    """The outcome, with `before` and `after` judged as one group of two."""
-    before, after = await judge.score(TrajectoryGroup([outcome.before, outcome.after]))
-    return replace(outcome, before=before, after=after)
+def _task_of(attempt: Row) -> object:
+    """The task's id; None of an attempt that a program logged without one."""
+    task = attempt["metadata"].get("task")
+    return cast("Row", task).get("id") if isinstance(task, dict) else None
 
 
 def outcome_in_words(

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from gavel.judge.audit.agreement import mean_kendall_tau
-from gavel.reports.charts import BINS, CurvePoint, curves_chart
+from gavel.reports.charts import BINS, CurvePoint, curves_chart, outcome_histogram
 from gavel.reports.page import render_page, write_page
 from gavel.reports.run_figures import (
     cost_of,
@@ -20,15 +20,13 @@ from gavel.reports.run_figures import (
     stored_groups,
     total_of_judging,
 )
-from gavel.reports.run_outcome import outcome_of_run
+from gavel.reports.run_outcome import before_and_after, outcome_of_run
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.left_out import sentence_of
 from gavel.trainer.loop.evolve import iterations_of
+from gavel.trainer.runs.checkpoints import read_object
 
 REPORT = "report.html"
-DEMO_RUN_REPORT = "run.html"
-"""File name of a demo run's report; its report.html is the demo's own."""
-_DEMO_MARK = "summary.json"
 _PER_FILTER = 2
 _LONGEST = 300
 """Characters of a reason or warning."""
@@ -38,9 +36,8 @@ _TRAINING = ("train", "explored")
 
 
 def write_run_report(directory: Path, path: Path | None = None) -> Path:
-    """Writes the page, by default as report.html of the run (run.html of a demo's); returns its path. Raises
-    `GavelError` for no run."""
-    page = path or directory / (DEMO_RUN_REPORT if (directory / _DEMO_MARK).is_file() else REPORT)
+    """Writes the page, by default as report.html of the run; returns its path. Raises `GavelError` for no run."""
+    page = path or directory / REPORT
     write_page(page, render_run(directory))
     return page
 
@@ -54,6 +51,7 @@ def render_run(directory: Path) -> str:
     points = {step: CurvePoint(tau) for step, tau in taus.items() if tau is not None}
     if (chart := curves_chart({"tau": points}, low=-1, high=1)) is not None:
         charts.append(("Judge and truth", "Kendall's tau within groups", chart))
+    groups = [pairs for of_step in attempts.truth.values() for pairs in of_step]
     return render_page(
         "run_page.html.j2",
         name=f"{directory.parent.name}/{directory.name}",
@@ -62,7 +60,11 @@ def render_run(directory: Path) -> str:
         written=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         step=max((row["step"] for row in rows if row["split"] != "times"), default=0),
         damage=read.damage,
+        about=read_object(directory / "summary.json").get("about", ()),
         charts=charts,
+        outcomes=outcome_histogram([(score, bool(success)) for pairs in groups for score, success in pairs]),
+        tau=mean_kendall_tau(groups),
+        pair=before_and_after(directory),
         bins=BINS,
         left_out=[(count, sentence_of(key)) for key, count in left_out_of(rows).most_common()],
         attempts=attempts,

@@ -164,8 +164,6 @@ class JudgedFile:
         self._journal = self.path if is_journal else self.path.with_name(f"{self.path.name}.partial.jsonl")
         self._file: BinaryIO | None = None
         self._groups: dict[int, TrajectoryGroup] = {}
-        self.earlier: frozenset[int] = frozenset()
-        """Indices of the groups that an earlier run judged."""
 
     def __len__(self) -> int:
         """Number of groups stored so far."""
@@ -197,7 +195,6 @@ class JudgedFile:
             except BaseException:
                 self.close()
                 raise
-        self.earlier = frozenset(self._groups)
         return dict(self._groups)
 
     def peek(self, groups: Sequence[TrajectoryGroup]) -> dict[int, TrajectoryGroup]:
@@ -294,8 +291,6 @@ class JudgedFile:
 
 class JudgedStream:
     """Judged groups on standard output or a device, as JSON lines in input order; nothing is read back."""
-
-    earlier: frozenset[int] = frozenset()
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

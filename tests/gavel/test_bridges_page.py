@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import gavel, script, start_gavel
+from tests.forked import script, start_gavel, succeed
 from tests.gavel.page_walker import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "bridges.md"
@@ -19,8 +19,7 @@ ADDRESS = "http://127.0.0.1:8000"
 
 def run_commands(block: str, cwd: Path) -> None:
     for line in block.replace('"', "").splitlines():
-        done = gavel(*shlex.split(line)[1:], cwd=cwd)
-        assert done.returncode == 0, done.stderr
+        succeed(*shlex.split(line)[1:], cwd=cwd)
 
 
 @contextmanager

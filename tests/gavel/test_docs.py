@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gavel.scenarios.group import TrajectoryGroup, to_line
-from tests.forked import gavel, script, start_gavel
+from tests.forked import gavel, script, start_gavel, succeed
 from tests.gavel.page_walker import blocks
 from tests.limits import HANG_SECONDS
 from tests.scenarios.formats.attempts import both
@@ -55,8 +55,7 @@ def test_the_commands_of_several_samplers_are_ones_that_gavel_takes(tmp_path: Pa
     trains = [command for command in commands if command[0] == "train"]
     assert len(trains) == 2
     for command in trains:
-        told = gavel(*command, "--dry-run", cwd=tmp_path, HF_HUB_OFFLINE="1", OPENAI_API_KEY="none")
-        assert told.returncode == 0, told.stderr
+        succeed(*command, "--dry-run", cwd=tmp_path, HF_HUB_OFFLINE="1", OPENAI_API_KEY="none")
     refused = gavel("backend", "--vllm-replicas", "2", "--vllm-url", "http://gpu-1:8000", cwd=tmp_path)
     assert refused.returncode != 0
     assert "--vllm-replicas: backend.engine.replicas: replicas are started here" in refused.stderr

@@ -98,7 +98,7 @@ def _find_checkpoint(run: Path, step: int | None) -> tuple[int, Path | None]:
         if latest is None and (kept or any(row["step"] for row in whole_rows(run / "metrics.jsonl").rows)):
             raise RunDirectoryError(
                 f"the run in {run} was trained, but none of its checkpoints is whole",
-                "Restore one of them, or export the base as it was: --step 0.",
+                "Restore one of them, or export the base as it was: RUN@0.",
             )
         step = latest or 0
     if step == 0:

@@ -107,7 +107,7 @@ def _with_adapter(base: Any, checkpoint: Path) -> PeftModel:
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ExportError(
             f"the adapter in {checkpoint} cannot be put over its base model: {str(error).splitlines()[0]}",
-            "Choose another --step; each has a checkpoint of its own.",
+            "Choose another step, RUN@12; each has a checkpoint of its own.",
         ) from error
 
 

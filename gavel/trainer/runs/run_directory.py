@@ -65,7 +65,7 @@ _REORDERED = "the same in another order"
 _HASH = re.compile("@[0-9a-f]{12}$")
 RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
 _OWN = frozenset(
-    "model.json experiment.json run.toml summary.json memory.json metrics.jsonl report.html run.html trajectories "
+    "model.json experiment.json run.toml summary.json memory.json metrics.jsonl report.html trajectories "
     f"checkpoints {START} {PULLED} reference exports adapters vllm.log vllm-logs jobs.jsonl atropos trackio_id wandb "
     "wandb_id".split()
 )
@@ -403,14 +403,14 @@ def split_step(named: str, root: Path | None = None) -> tuple[Path, int | None]:
 
 def names_checkpoint(named: str, directory: Path, root: Path) -> bool:
     """Whether `named` may be the name of this checkpoint, which need not be there any more."""
-    (text, step), *_ = reversed(_names(named))
+    (text, step), *_ = reversed(run_names(named))
     run = directory.parent.parent if directory.parent.name == "checkpoints" else directory
     places = {os.path.abspath(text), os.path.abspath(root / text)}
     is_of_step = step is None or f"{step:06d}" == directory.name
     return os.path.abspath(directory) in places or (os.path.abspath(run) in places and is_of_step)
 
 
-def _names(named: str) -> list[tuple[str, int | None]]:
+def run_names(named: str) -> list[tuple[str, int | None]]:
     """What the name may mean: itself, or a run and its step."""
     head, at, tail = named.rpartition("@")
     return [(named, None), *([(head, int(tail))] if at and head and tail.isdecimal() else [])]
@@ -418,5 +418,5 @@ def _names(named: str) -> list[tuple[str, int | None]]:
 
 def _places(named: str, root: Path) -> list[tuple[Path, int | None]]:
     """The directories that may be meant, the likeliest first."""
-    places = [(place, step) for name, step in _names(named) if name for place in (Path(name), root / name)]
+    places = [(place, step) for name, step in run_names(named) if name for place in (Path(name), root / name)]
     return [(Path(os.path.abspath(place)), step) for place, step in places if place.is_dir()]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from gavel.cli.app import COMMANDS, GROUPS, app
 from gavel.cli.lazy_commands import FIRST
-from tests.forked import gavel, script
+from tests.forked import gavel, script, succeed
 from tests.limits import HANG_SECONDS
 
 TREE = Path(__file__).parents[3]
@@ -161,8 +161,7 @@ def test_a_mistake_is_refused_before_any_work(command: str, told: list[str], tmp
 @pytest.mark.slow
 def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Path) -> None:
     small = "--steps 1 --tasks 2 --group-size 3 --evaluation-tasks 4 --max-tokens 32 --model embedded/returns-desk"
-    trained = gavel("train", str(EXAMPLES / "returns.py"), *small.split(), cwd=tmp_path)
-    assert trained.returncode == 0, trained.stderr
+    trained = succeed("train", str(EXAMPLES / "returns.py"), *small.split(), cwd=tmp_path)
     assert "held-out tasks" in trained.stdout
     assert "The judge tells them apart" in script(EXAMPLES / "returns.py", "check", cwd=tmp_path).stdout
     again = script(EXAMPLES / "returns.py", "evaluate", "--tasks", "4", "--max-tokens", "32", cwd=tmp_path)
@@ -175,8 +174,7 @@ def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Pa
 def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_none(tmp_path: Path) -> None:
     sizes = "--steps 1 --tasks 2 --group-size 2 --evaluation-tasks 2 --max-tokens 16 --model embedded/returns-desk"
     small = sizes.split()
-    trained = gavel("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
-    assert trained.returncode == 0, trained.stderr
+    succeed("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
     assert "seed 0, not 1" in mistake("train", str(EXAMPLES / "returns.py"), *small, "--seed", "1", cwd=tmp_path)
     (run_file,) = tmp_path.glob("runs/returns/*/run.toml")
 
@@ -194,13 +192,13 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     assert "3 steps of 2 groups" in dry[1].stdout
     longer = gavel("train", str(run_file), "--seed", "1", "--steps", "2", cwd=tmp_path)
     assert "begun for 1 step" in " ".join(longer.stdout.split())
-    assert "returns-desk" in mistake("evaluate", str(EXAMPLES / "returns.py"), "--name", "typo", cwd=tmp_path)
+    mistyped = mistake("evaluate", str(EXAMPLES / "returns.py"), "--name", "typo", cwd=tmp_path)
+    assert "returns/typo is no run" in mistyped
 
 
 @pytest.mark.slow
 def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path) -> None:
-    result = gavel("demo", "--steps", "1", "--judge", "stand-in", "--seed", "3", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
+    succeed("demo", "--steps", "1", "--judge", "stand-in", "--seed", "3", cwd=tmp_path)
     (summary_file,) = tmp_path.glob("runs/demo/*/summary.json")
     summary = json.loads(summary_file.read_text())
     assert summary["heldout_tasks"] >= 256

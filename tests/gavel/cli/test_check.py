@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.endpoint import Endpoint, fails, says
-from tests.forked import gavel
+from tests.forked import gavel, succeed
 
 pytestmark = pytest.mark.slow
 
@@ -14,15 +14,13 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def test_a_scenario_is_played_without_a_model(tmp_path: Path):
-    checked = gavel("check", str(EXAMPLES / "returns.py"), cwd=tmp_path)
-    assert checked.returncode == 0, checked.stderr
+    checked = succeed("check", str(EXAMPLES / "returns.py"), cwd=tmp_path)
     for shown in ("look_up_order(", "the judge is asked", "trajectory_id", "episode 1: ", "16 groups of 8 episodes"):
         assert shown in checked.stdout
     assert "judge is the stand-in" in checked.stderr
     (tokens,) = re.findall(r"as long as these \(([\d,]+) tokens\)", checked.stdout)
     planning = ("train", str(EXAMPLES / "returns.py"), "--dry-run")
-    planned = gavel(*planning, "--model", "embedded/returns-desk", cwd=tmp_path)
-    assert planned.returncode == 0, planned.stderr
+    planned = succeed(*planning, "--model", "embedded/returns-desk", cwd=tmp_path)
     assert f"played by two scripts ({tokens} tokens each)" in planned.stdout
     refused = gavel(*planning, cwd=tmp_path)
     assert refused.returncode == 1  # the run would be refused, too: no base model is named
@@ -31,8 +29,7 @@ def test_a_scenario_is_played_without_a_model(tmp_path: Path):
 
 
 def test_a_shipped_scenario_s_expert_and_fool_are_told_apart(tmp_path: Path):
-    checked = gavel("check", "maze", "--agent", "players", "--no-prompt", cwd=tmp_path)
-    assert checked.returncode == 0, checked.stderr
+    checked = succeed("check", "maze", "--agent", "players", "--no-prompt", cwd=tmp_path)
     assert "own expert and fool" in checked.stdout
     assert [line.rpartition("success ")[2][:1] for line in checked.stdout.splitlines() if "· success" in line] == [
         "1",
@@ -42,8 +39,7 @@ def test_a_shipped_scenario_s_expert_and_fool_are_told_apart(tmp_path: Path):
 
 def test_what_the_stand_in_does_not_read_is_printed_once(tmp_path: Path):
     rubric = ("--judge", "stand-in", "--rubric", "- calls refund\n- is polite", "--no-prompt")
-    checked = gavel("check", "returns_desk", *rubric, cwd=tmp_path)
-    assert checked.returncode == 0, checked.stderr
+    checked = succeed("check", "returns_desk", *rubric, cwd=tmp_path)
     assert checked.stdout.count("is polite") == 1
     assert "the judge is asked" not in checked.stdout
 

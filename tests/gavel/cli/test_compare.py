@@ -24,6 +24,7 @@ from gavel.trainer.model_spec import describe_model
 from gavel.trainer.runs.run_directory import FORMAT_VERSION
 from gavel.trainer.runs.run_listing import is_running
 from tests.forked import gavel as run_gavel
+from tests.forked import succeed
 from tests.limits import HANG_SECONDS
 
 SETTINGS = "--seeds 1 --steps 2 --evaluate-every 1 --tasks 2 --group-size 2 --evaluation-tasks 4 --final-tasks 4"
@@ -48,8 +49,7 @@ def test_a_comparison_that_was_killed_goes_on_and_runs_nothing_twice(tmp_path: P
         first.send_signal(signal.SIGKILL)
         first.wait(HANG_SECONDS)
     _wait(lambda: not is_running(hand))  # the run ends with the process that started it
-    done = run_gavel("compare", *SMALL, cwd=tmp_path, GAVEL_RUNS="runs")
-    assert done.returncode == 0, done.stderr
+    done = succeed("compare", *SMALL, cwd=tmp_path, GAVEL_RUNS="runs")
     assert "hand - constant" in done.stdout
     written = (hand / "metrics.jsonl").read_text()
     again = run_gavel("compare", *SMALL, cwd=tmp_path, GAVEL_RUNS="runs")
@@ -62,8 +62,7 @@ def test_a_comparison_that_was_killed_goes_on_and_runs_nothing_twice(tmp_path: P
 
 def test_a_dry_run_tells_what_the_judge_of_all_missing_runs_may_cost(tmp_path: Path) -> None:
     size = "--rewards judge,hand --seeds 2 --steps 3 --tasks 2 --group-size 4 --judges openai/gpt-5-mini --dry-run"
-    told = run_gavel("compare", "returns_desk", *size.split(), cwd=tmp_path, OPENAI_API_KEY="none")
-    assert told.returncode == 0, told.stderr
+    told = succeed("compare", "returns_desk", *size.split(), cwd=tmp_path, OPENAI_API_KEY="none")
     assert f"{2 * 3 * 2 * 2} calls, about" in told.stdout  # runs, steps, groups, orders
     assert not list(tmp_path.iterdir())
 

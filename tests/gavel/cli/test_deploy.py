@@ -10,7 +10,7 @@ import pytest
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.server.app import create_app
 from tests.backend_server import KEY, serving
-from tests.forked import gavel
+from tests.forked import gavel, succeed
 from tests.trainer.deploy.trained_run import make_run
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
@@ -33,8 +33,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_run_is_deployed_listed_and_removed(run: Path, server: StandIn, tmp_path: Path) -> None:
     asked = ("deploy", "desk/clerk@12", f"vllm:{server.url}", *DEPLOYED)
-    done = gavel(*asked, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*asked, cwd=tmp_path)
     name, base_url, model = done.stdout.split()
     assert (base_url, [model]) == (f"{server.url}/v1", list(server.adapters))
     assert f"gavel undeploy {name}" in done.stderr
@@ -42,7 +41,7 @@ def test_a_run_is_deployed_listed_and_removed(run: Path, server: StandIn, tmp_pa
     assert name in listed
     assert "deployed, serving" in listed
     assert "not run" in listed
-    assert gavel("undeploy", name, cwd=tmp_path).returncode == 0
+    succeed("undeploy", name, cwd=tmp_path)
     assert server.adapters == {}
     again = gavel("undeploy", "desk/clerk", cwd=tmp_path)
     assert "removed already" in again.stdout
@@ -120,7 +119,7 @@ def test_a_backend_s_run_is_deployed_from_here_and_removed(url: str, server: Sta
     assert name in gavel("deployments", "desk/clerk", cwd=tmp_path, COLUMNS="240").stdout
     here = gavel("push", "desk/clerk", "store", cwd=tmp_path)
     assert "there is no run 'desk/clerk' in runs" in here.stderr
-    assert gavel("undeploy", "desk/clerk", cwd=tmp_path).returncode == 0
+    succeed("undeploy", "desk/clerk", cwd=tmp_path)
     assert server.adapters == {}
 
 

@@ -18,6 +18,7 @@ from gavel.trainer.loop.evaluation import EvaluationError
 from gavel.trainer.run_config import RunConfig
 from tests.endpoint import Endpoint, fails, labels_in, says
 from tests.forked import gavel as run_gavel
+from tests.forked import succeed
 from tests.gavel.cli.test_app import mistake
 
 BASE = "base:embedded/returns-desk"
@@ -27,8 +28,7 @@ SMALL = ("returns_desk", "--tasks", "3", "--max-tokens", "32")
 @pytest.mark.slow
 def test_bases_checkpoints_and_api_models_are_columns_of_one_table(tmp_path: Path, endpoint: Endpoint) -> None:
     train = "train returns_desk --steps 1 --tasks 2 --group-size 2 --evaluation-tasks 2 --max-tokens 32"
-    trained = run_gavel(*train.split(), "--set", "loop.final_tasks=2", cwd=tmp_path)
-    assert trained.returncode == 0, trained.stderr
+    succeed(*train.split(), "--set", "loop.final_tasks=2", cwd=tmp_path)
     usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
     endpoint.script = [lambda request: says("I cannot help.", usage)]
     api = {
@@ -37,8 +37,7 @@ def test_bases_checkpoints_and_api_models_are_columns_of_one_table(tmp_path: Pat
         "GAVEL_PRICES": '{"openai/gpt-5-mini": [10, 10]}',
     }
     models = f"{BASE},returns-desk@1,returns_desk/returns-desk@0,openai/gpt-5-mini"
-    told = run_gavel("evaluate", *SMALL, "--models", models, cwd=tmp_path, COLUMNS="80", NO_COLOR="1", **api)
-    assert told.returncode == 0, told.stderr
+    told = succeed("evaluate", *SMALL, "--models", models, cwd=tmp_path, COLUMNS="80", NO_COLOR="1", **api)
     lines = told.stdout.partition("(95 % intervals)\n")[2].splitlines()
     table = [line for line in lines if line.startswith(("base:", "returns_desk/", "openai/"))]
     assert len(table) == 4
@@ -64,8 +63,7 @@ def test_bases_checkpoints_and_api_models_are_columns_of_one_table(tmp_path: Pat
 @pytest.mark.slow
 def test_several_scenarios_and_samples_of_one_base(tmp_path: Path) -> None:
     sizes = ("--tasks", "2", "--samples", "2", "--max-tokens", "16", "--models", BASE)
-    told = run_gavel("evaluate", "returns_desk", "one_sentence", *sizes, cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
+    told = succeed("evaluate", "returns_desk", "one_sentence", *sizes, cwd=tmp_path)
     assert "pass@2" in told.stdout
     heading = [line.split() for line in told.stdout.splitlines() if "USD" in line and "one_sentence" in line]
     assert heading == [["returns_desk", "one_sentence", "mean", "USD", "an", "episode"]]
@@ -87,8 +85,7 @@ def test_what_is_no_model_is_told_before_anything_is_sampled(tmp_path: Path) -> 
 def test_a_dry_run_tells_what_is_missing_and_its_cost_and_leaves_nothing_behind(tmp_path: Path) -> None:
     models = f"{BASE},openai/gpt-5-mini"
     command = ("evaluate", *SMALL, "--models", models, "--samples", "2", "--judge", "openai/gpt-5-mini", "--dry-run")
-    told = run_gavel(*command, cwd=tmp_path, OPENAI_API_KEY="none")
-    assert told.returncode == 0, told.stderr
+    told = succeed(*command, cwd=tmp_path, OPENAI_API_KEY="none")
     assert f"returns_desk, {BASE}: 6 episodes to sample" in told.stdout
     assert f"{6 * 6} calls, about" in told.stdout  # of the model: episodes, turns
     assert "3 groups of 4" in told.stdout

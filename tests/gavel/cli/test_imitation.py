@@ -1,5 +1,6 @@
 """`gavel sft` and `gavel evolve`: what is imitated, what is refused, and whole runs that go on."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -106,8 +107,10 @@ def test_a_run_explores_imitates_and_goes_on_with_more_iterations(judged: Path, 
     assert again.exit_code == 0, again.output
     assert "continuing after step 6" in again.output  # an epoch of 3 and of 7 trajectories is one step each, of three
     assert "iteration 2/2  8 attempts explored" in again.output
-    rows = [line.split() for line in again.output.splitlines() if line.split()[:1] in (["1"], ["2"])]
-    assert [(row[0], row[1], row[3], row[4]) for row in rows] == [("1", "8", "7", "6"), ("2", "8", "7", "9")]
+    assert "Best: iteration " in again.output
+    found = re.findall("<tr>((?:<td>[^<]*</td>){7})</tr>", (directory / "report.html").read_text())
+    rows = [re.findall(">([^<]+)<", row) for row in found]
+    assert [(row[0], row[1], row[4], row[5]) for row in rows[1:]] == [("1", "8", "7", "6"), ("2", "8", "7", "9")]
     (run,) = read_runs(tmp_path / "runs")
     assert (run.state, run.step, run.steps) == ("finished", 9, 9)
     other = RUNNER.invoke(evolve, [*command, "--iterations", "2", "--seed", "1"])

@@ -15,16 +15,15 @@ from gavel.cli.new import app
 from gavel.scenarios.scripted_agent import talker
 from tests.endpoint import Endpoint
 from tests.forked import gavel as run_gavel
+from tests.forked import succeed
 from tests.judge.task_drafts.writer_model import WriterModel
 
 
 @pytest.mark.slow
 def test_what_is_written_passes_its_own_test_and_can_be_checked(tmp_path: Path):
-    made = run_gavel("new", "scenario", "my-desk", cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
+    made = succeed("new", "scenario", "my-desk", cwd=tmp_path)
     assert "Next: gavel check my-desk/scenario.py" in made.stdout
-    checked = run_gavel("check", "my-desk/scenario.py", "--no-prompt", cwd=tmp_path)
-    assert checked.returncode == 0, checked.stderr
+    checked = succeed("check", "my-desk/scenario.py", "--no-prompt", cwd=tmp_path)
     assert "look_up_price" in checked.stdout
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "my-desk"]
     tested = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

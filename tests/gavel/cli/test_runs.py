@@ -12,7 +12,7 @@ from gavel.cli.named import read_attempts
 from gavel.cli.runs import app
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.run_listing import RunSummary, read_runs
-from tests.forked import gavel
+from tests.forked import gavel, succeed
 from tests.gavel.reports.made import damage_row, made_run
 from tests.scenarios.formats.attempts import both, whole
 
@@ -69,7 +69,7 @@ def test_a_run_that_ended_before_its_steps_is_interrupted_and_a_torn_last_line_i
 
 def test_the_command_prints_a_table_and_says_when_there_is_nothing(tmp_path: Path) -> None:
     assert "There are no runs" in CliRunner().invoke(app, [str(tmp_path)]).stdout
-    assert gavel("runs", "--json", cwd=tmp_path).returncode == 0
+    succeed("runs", "--json", cwd=tmp_path)
     run_of(tmp_path, "one", [0.4], steps=0)
     assert "success 0.40" in CliRunner().invoke(app, [str(tmp_path)]).stdout
     (tmp_path / "file").touch()
@@ -126,8 +126,7 @@ def test_a_run_is_named_as_it_is_listed_or_by_its_directory(tmp_path: Path) -> N
     run = made_run(tmp_path / "runs" / "desk" / "one")
     assert gavel("report", "desk/one", cwd=tmp_path, GAVEL_RUNS="runs").stdout.strip().endswith("one/report.html")
     assert (run / "report.html").is_file()
-    done = gavel("report", str(run), "--out", "page.html", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed("report", str(run), "--out", "page.html", cwd=tmp_path)
     outcome, page = done.stdout.splitlines()[0], done.stdout.splitlines()[-1]
     assert ("success" in outcome, page) == (True, "Report: page.html")
     assert f"gavel view {run}" in done.stderr
@@ -147,26 +146,6 @@ def test_damaged_files_are_told_once_on_the_page_and_on_the_command_line(tmp_pat
     assert "Curves" in page
 
 
-def test_scoring_into_a_file_leaves_the_judge_s_report_beside_it(tmp_path: Path) -> None:
-    rows = [
-        {
-            "task": n,
-            "messages": [{"role": "user", "content": f"Ask {n}."}, {"role": "assistant", "content": said}],
-        }
-        for n in range(3)
-        for said in ("Here you are.", "")
-    ]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    rubric = "- ends with a message to the customer."
-    score = ("score", "rows.jsonl", "--by", "task", "--judge", "stand-in", "--rubric", rubric)
-    done = gavel(*score, "--out", "judged.jsonl", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Report: judged.report.html" in done.stdout
-    page = tmp_path / "judged.report.html"
-    assert "How far can this judge be trusted?" in page.read_text()
-    assert "Report:" not in gavel(*score, cwd=tmp_path).stdout
-
-
 def stored_run(path: Path) -> Path:
     path.mkdir(parents=True)
     (path / "model.json").write_text(json.dumps({"name": "one", "project": "desk"}))
@@ -178,8 +157,7 @@ def stored_run(path: Path) -> Path:
 
 def test_a_run_s_trajectories_are_written_and_what_is_lost_is_named(tmp_path: Path) -> None:
     stored_run(tmp_path / "runs" / "desk" / "one")
-    done = gavel("export", "trajectories", "desk/one", "--format", "atif", "-o", "all.jsonl", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed("export", "trajectories", "desk/one", "--format", "atif", "-o", "all.jsonl", cwd=tmp_path)
     assert done.stdout.strip() == "wrote 6 attempts of 3 groups as ATIF documents to all.jsonl"
     assert "left out or changed: 3 × tool call without an id" in done.stderr
     first, *_ = map(json.loads, (tmp_path / "all.jsonl").read_text().splitlines())
@@ -192,8 +170,7 @@ def test_a_run_s_trajectories_are_written_and_what_is_lost_is_named(tmp_path: Pa
 
 def test_a_file_of_another_program_is_written_in_a_third_one_s_format(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps({"messages": whole().messages()}) + "\n")
-    done = gavel("export", "trajectories", "in.jsonl", "--format", "verifiers", "-o", "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed("export", "trajectories", "in.jsonl", "--format", "verifiers", "-o", "out", cwd=tmp_path)
     assert "reads as: OpenAI messages" in done.stderr
     (line,) = (tmp_path / "out" / "traces.jsonl").read_text().splitlines()
     assert len(json.loads(line)["traces"][0]["nodes"]) == 5

@@ -29,7 +29,7 @@ from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from tests.batches import BatchService
 from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
-from tests.forked import gavel, start_gavel
+from tests.forked import start_gavel, succeed
 from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS
 from tests.vendors import PERMANENT
@@ -188,8 +188,7 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
         assert "Traceback" not in stopped.stderr
     asked = len(endpoint.requests)
     endpoint.script = [lambda _: probed, scores(0.9, 0.1)]
-    again = gavel(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    again = succeed(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
     assert "Judged already: 2 of 4 groups" in again.stderr
     assert len(endpoint.requests) - asked == 1 + 2
     assert [group.metadata for group in read_groups(out)] == [{"n": n} for n in range(4)]
@@ -199,8 +198,7 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
 def test_standard_output_is_json_lines_and_nothing_else(tmp_path: Path, endpoint: Endpoint):
     written(tmp_path / "rows.jsonl", *[{"n": 1, "messages": messages} for messages in (GOOD, SILENT)])
     endpoint.script = [lambda _: says('{"ok": true}'), scores(0.9, 0.1)]
-    done = gavel(*command(endpoint, "--out", "-"), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*command(endpoint, "--out", "-"), cwd=tmp_path)
     (line,) = done.stdout.splitlines()
     assert TrajectoryGroup.model_validate(json.loads(line)).metadata == {"n": 1}
     assert "on standard output" in done.stderr
@@ -271,12 +269,13 @@ def test_the_last_line_tells_what_this_run_has_cost_apart_from_earlier_ones(
     path, out = written(tmp_path / "rows.jsonl", *parcels(4)), tmp_path / "judged.jsonl"
     config = paid(endpoint, cassette=Path("none"))
     score_and_print(path, config, "n", out)
-    assert "4 calls · 400 + 80 tokens · 0.50 USD" in " ".join(capsys.readouterr().out.split())
+    whole = "4 calls · 400 + 80 tokens · 0.48 USD"
+    assert f"{whole} · this run: 5 calls, 0.50 USD" in " ".join(capsys.readouterr().out.split())
     out.write_text("".join(out.read_text().splitlines(keepends=True)[:3]))
     paid(endpoint)
     score_and_print(path, config, "n", out)
     again = " ".join(capsys.readouterr().out.split())
-    assert "1 call · 100 + 20 tokens · 0.14 USD · before this run: 3 groups, 3 calls, 0.36 USD" in again
+    assert f"{whole} · this run: 2 calls, 0.14 USD" in again
 
 
 def test_a_dry_run_leaves_out_what_is_judged_and_what_is_on_the_cassette(

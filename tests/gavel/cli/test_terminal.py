@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gavel.cli.terminal import Work, heartbeat, print_figures, show_progress, waiting_for
+from gavel.cli.terminal import heartbeat, print_table, show_progress, waiting_for
 from gavel.cli.training import LiveReport, RunDisplay
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
@@ -145,17 +145,6 @@ def test_a_piped_wait_is_one_line_with_its_status_and_tells_what_is_left() -> No
     assert line.endswith(" · 0.12 USD")
 
 
-def test_the_time_that_is_left_falls_while_a_part_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    work = Work("training", 3)
-    told: list[str] = []
-    for now[0] in (10.0, 20.0, 31.0):
-        work.advanced(1, 3)
-        told.append(work.left)
-    assert told == ["about 20 s left", "about 10 s left", ""]
-
-
 HEADINGS = ("", "held-out success", "steps to 0.80", "reward's gap to success", "cost, USD", "time")
 ROWS = [
     ("judge (openai/gpt-5-mini)", "0.91 ± 0.02", "14 (3 of 5 seeds)", "+0.31", "not known", "1 h 12 min"),
@@ -165,7 +154,8 @@ ROWS = [
 
 def printed_figures(width: int) -> list[str]:
     text = io.StringIO()
-    print_figures(Console(file=text, width=width, force_terminal=True, color_system=None), HEADINGS, ROWS)
+    console = Console(file=text, width=width, force_terminal=True, color_system=None)
+    print_table(console, HEADINGS, ROWS, right=HEADINGS[1:])
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 

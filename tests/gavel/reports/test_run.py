@@ -1,8 +1,6 @@
-"""What pages are made of, and what a run directory tells: figures, its outcome in words, its page, the demo's page."""
+"""What pages are made of, and what a run directory tells: figures, its outcome in words, its page."""
 
 import fcntl
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.base.errors import GavelError
-from gavel.cli.demo import RETURNS_DESK, DemoRun, render_report
 from gavel.reports.charts import BOTTOM, LEFT, RIGHT, TOP, CurvePoint, curves_chart, outcome_histogram
 from gavel.reports.page import write_page
 from gavel.reports.run_figures import cost_of, read_run, step_rows
-from gavel.reports.run_outcome import Outcome, Point, outcome_in_words, outcome_of_run, read_outcome
+from gavel.reports.run_outcome import before_and_after, outcome_in_words, outcome_of_run, read_outcome
 from gavel.reports.run_page import render_run, write_run_report
 from gavel.reports.transcript import pretty_json, shown_text, transcribe
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.data.left_out import sentence_of
-from gavel.trainer.run_config import RunConfig
 from tests.gavel.reports.made import HOSTILE, made_run, sampled, shown
 from tests.judge.groups import choice, desk
 
@@ -73,18 +68,13 @@ def times(**seconds: float) -> dict[str, Any]:
     return {"split": "times", "step": 1, "time": 0.0, **seconds}
 
 
-@pytest.fixture
-def outcome(tmp_path: Path) -> Outcome:
-    trajectories = tmp_path / "trajectories"
+def test_an_outcome_is_over_scored_members_only(tmp_path: Path) -> None:
     for step, successes in ((0, (True, False)), (2, (True, True))):
-        store = TrajectoryStore(trajectories / "held_out" / f"{step:06d}.jsonl.zst")
-        store.extend(TrajectoryGroup([member(ok, task=f"{task}")]) for task, ok in enumerate(successes))
-    TrajectoryStore(trajectories / "train" / "000001.jsonl.zst").append(
-        TrajectoryGroup(
-            [member(True, 0.9), member(False, 0.2), member(True)], judgement=GroupJudgement(status="scored")
-        )
-    )
-    TrajectoryStore(trajectories / "train" / "000002.jsonl.zst").append(TrajectoryGroup([member(False)]))
+        write_attempts(tmp_path, step, [member(ok, task=f"{task}") for task, ok in enumerate(successes)])
+    members = [member(True, 0.9), member(False, 0.2), member(True)]
+    judged = TrajectoryGroup(members, judgement=GroupJudgement(status="scored"))
+    for step, group in ((1, judged), (2, TrajectoryGroup([member(False)]))):
+        TrajectoryStore(tmp_path / "trajectories" / "train" / f"{step:06d}.jsonl.zst").append(group)
     history = [
         evaluation(0, 0.5),
         step_row(1, 1, reward=0.55, **{"left_out/unscored": 1}),
@@ -93,16 +83,13 @@ def outcome(tmp_path: Path) -> Outcome:
         times(evaluation=4.0),
         evaluation(2, 1.0),
     ]
-    return read_outcome(tmp_path, history)
-
-
-def test_an_outcome_is_over_scored_members_only(outcome: Outcome) -> None:
-    assert outcome.scored == [(0.9, True), (0.2, False)]
+    outcome = read_outcome(tmp_path, history)
     assert outcome.tau == pytest.approx(1.0)
     assert outcome.statuses == {"scored": 1, "unscored": 1}
+    assert outcome.seconds == {"rollout": 7.0, "judge": 2.0, "train": 1.0}
     # The pair that is shown is a failure that became a success.
-    assert outcome.before.metadata["task"] == outcome.after.metadata["task"] == {"id": "1"}
-    assert (outcome.before.metrics["success"], outcome.after.metrics["success"]) == (False, True)
+    shown = [(title, each.metadata["task"], each.metrics["success"]) for title, each in before_and_after(tmp_path)]
+    assert shown == [("after step 0", {"id": "1"}, False), ("after step 2", {"id": "1"}, True)]
 
 
 def told(*rows: dict[str, Any]) -> str:
@@ -254,63 +241,41 @@ def test_contents_and_calls_of_every_kind_are_text():
     assert [*map(str, shown)] == ['refund(id="é", n=2)', "refund(not json)", "stop()"]
 
 
-OUTCOME = Outcome(
-    curve=[
-        Point(0, 0.43, 512, {"looked_before_acting": 0.31, "turns": 3.0}),
-        Point(45, 0.9, 512, {"looked_before_acting": 0.97, "turns": 3.5}),
-    ],
-    rewards={1: 0.6, 45: 0.95},
-    scored=[(0.25, False), (1.0, True)],
-    tau=0.91,
-    statuses=Counter(),
-    left_out=Counter({"identical_members": 12}),
-    trained_steps=45,
-    seconds={},
-    before=desk("refund", judgement=Judgement(score=0.25, standard_error=0.03, explanation="It did not look.")),
-    after=desk("get_order", "get_policy", "deny", judgement=Judgement(reason="no vote: the judge was away")),
-)
+def write_attempts(run: Path, step: int, members: list[Trajectory]) -> None:
+    store = TrajectoryStore(run / "trajectories" / "held_out" / f"{step:06d}.jsonl.zst")
+    store.extend(TrajectoryGroup([each]) for each in members)
 
 
-def rendered(outcome: Outcome = OUTCOME, told: str = "It acted before it looked.") -> str:
-    config = RunConfig.model_validate({"scenario": "returns_desk", "judge": {"models": "constant"}})
-    return render_report(DemoRun(RETURNS_DESK, config), outcome, told, {"rollouts": 12.0, "learning": 200.0})
-
-
-def test_it_shows_the_outcome_the_reasons_and_what_was_left_out():
-    text = shown(rendered())
-    for part in (
-        "held-out success 0.43 ± 0.04 0.90 ± 0.03",
-        "looked before acting 0.31 0.97",
-        "on 512 tasks",
-        "0.25 ± 0.03 It did not look.",
-        "no score no vote: the judge was away",
-        'refund(id="7890")',
-        f"{sentence_of('identical_members')} 12",
-        "3 min 20 s",
-        "tau between score and success is 0.91",
-        "It was constant.",
-    ):
-        assert part in text
-
-
-def test_hostile_text_stays_text():
-    explained = Judgement(score=0.1, explanation=HOSTILE)
+def test_the_page_shows_a_task_before_and_after_the_judge_beside_the_truth_and_what_a_demo_says(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "desk" / "one")
+    (run / "summary.json").write_text('{"about": ["A tiny policy."]}')
+    for file in (run / "trajectories" / "held_out").glob("*"):
+        file.unlink()
     liar = Trajectory(
         messages_and_choices=[
             {"role": HOSTILE, "content": HOSTILE},
             choice(HOSTILE, calls=[(HOSTILE, HOSTILE)]),
             {"role": "tool", "content": [{"type": "text", "text": HOSTILE}]},
         ],
-        judgement=explained,
+        metrics={"success": False},
+        metadata={"task": {"id": "2"}},
+        judgement=Judgement(score=0.25, standard_error=0.03, explanation=HOSTILE),
         status="truncated",
         status_reason=HOSTILE,
     )
-    text = shown(rendered(replace(OUTCOME, before=liar), HOSTILE))
-    assert text.count(HOSTILE) == 9  # a call has two parts
+    after = desk("get_order", "deny", metrics={"success": True}, metadata={"task": {"id": "2"}})
+    write_attempts(run, 0, [member(True), liar])
+    assert "before and after" not in shown(render_run(run))
+    before = shown(render_run(run)).count(HOSTILE)
+    write_attempts(run, 3, [Trajectory(), member(True), after])
+    text = shown(render_run(run))
+    assert text.count(HOSTILE) - before == 8  # a call has two parts
+    for part in ("A tiny policy.", "0.25 ± 0.03", "after step 3 not judged", "get_order(", "tau between score and"):
+        assert part in text
 
 
 def test_it_is_written_whole_even_with_text_that_has_no_utf8(tmp_path: Path):
     path = tmp_path / "deep" / "report.html"
-    write_page(path, rendered(told="half a \ud83d pair"))
+    write_page(path, "half a \ud83d pair")
     assert "half a ? pair" in path.read_text(encoding="utf-8")
     assert [file.name for file in path.parent.iterdir()] == ["report.html"]

@@ -246,5 +246,5 @@ def test_a_trained_run_without_checkpoints_is_not_its_base(run: Path) -> None:
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(RunDirectoryError, match="was trained, but none of its checkpoints is whole") as error:
         export_run(run)
-    assert "--step 0" in error.value.remedy
+    assert "RUN@0" in error.value.remedy
     assert export_run(run, step=0).is_dir()
