@@ -53,7 +53,7 @@ COMMANDS = {
     "serve": "Serve the judge over HTTP: one judge for trainers in any language.",
     "serve-atropos": "Serve Atropos' trajectory API in front of our learner, or for another trainer.",
     "send-atropos": "Send a scenario's judged groups to any server of Atropos' trajectory API.",
-    "serve-env": "Serve a scenario to AgentGym's or OpenEnv's clients, and to trainers elsewhere.",
+    "serve-env": "Serve a scenario to AgentGym's clients, and to trainers elsewhere.",
     "keys": "Make, list and revoke API keys of the service.",
     "judge": "Draft a rubric, and test the judge itself.",
     "config": "Print the whole configuration of a run as TOML, with defaults and descriptions.",

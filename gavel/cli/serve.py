@@ -217,14 +217,11 @@ def serve_env(
     ] = "127.0.0.1",
     most: Annotated[int, typer.Option("--most", min=1, help="Environments that may be open at once.")] = 256,
     idle_minutes: Annotated[float, typer.Option(min=0.01, help="After which an unused environment is ended.")] = 15.0,
-    openenv: Annotated[
-        bool, typer.Option("--openenv", help="Speak OpenEnv's protocol in place of AgentGym's.")
-    ] = False,
 ) -> None:
-    """Serve a scenario to AgentGym's or OpenEnv's clients, and to gavel train agentgym:URL or openenv:URL elsewhere.
+    """Serve a scenario to AgentGym's clients, and to gavel train agentgym:URL elsewhere.
 
-    AgentGym's clients create environments, reset them to a task by its number, and send actions as text (Thought and
-    Action, or a call as JSON); OpenEnv's send JSON over a WebSocket. Nothing is sampled or judged here.
+    The clients create environments, reset them to a task by its number, and send actions as text (Thought and Action,
+    or a call as JSON). Nothing is sampled or judged here.
     """
     key = os.environ.get(KEY_VARIABLE, "").strip() or None
     if key is None and not is_loopback(host):
@@ -233,19 +230,14 @@ def serve_env(
             f"Set it to a long secret, here and for gavel train: export {KEY_VARIABLE}=$(openssl rand -hex 24)",
         )
     silence_libraries()
-    world, limits = scenario_named(scenario), {"key": key, "idle_seconds": 60 * idle_minutes}
-    if openenv:
-        from gavel.integrations.openenv.server import OpenEnvService
+    world = scenario_named(scenario)
+    from gavel.integrations.agentgym.server import create_app
 
-        protocol, application = "OpenEnv", OpenEnvService(world, sessions=most, **limits).app()
-    else:
-        from gavel.integrations.agentgym.server import create_app
-
-        protocol, application = "AgentGym", create_app(world, most=most, **limits)
-    asyncio.run(_serve(application, f"{world.name} · {{}} · {protocol}'s protocol", protocol.lower(), host, port))
+    application = create_app(world, key=key, most=most, idle_seconds=60 * idle_minutes)
+    asyncio.run(_serve(application, world.name, host, port))
 
 
-async def _serve(application: "web.Application", headline: str, reference: str, host: str, port: int) -> None:
+async def _serve(application: "web.Application", name: str, host: str, port: int) -> None:
     from aiohttp import web
 
     from gavel.trainer.serving.listener import address_of, listen
@@ -259,7 +251,7 @@ async def _serve(application: "web.Application", headline: str, reference: str, 
     try:
         await web.SockSite(runner, listener).start()
         url = address_of(listener, host)
-        typer.echo(f"{headline.format(url)} · Ctrl-C ends it\ngavel check {reference}:{url}")
+        typer.echo(f"{name} · {url} · AgentGym's protocol · Ctrl-C ends it\ngavel check agentgym:{url}")
         await ended.wait()
     finally:
         await runner.cleanup()

@@ -16,8 +16,7 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.truth import Criterion, Truth
-from tests.integrations.openenv.players import script
-from tests.integrations.openenv.test_server import DESK, SCRIPTS
+from tests.integrations.players import DESK, SCRIPTS, script
 
 pytestmark = [pytest.mark.adapters, pytest.mark.slow]
 

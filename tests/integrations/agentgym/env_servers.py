@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from tests.integrations.openenv.served import in_a_thread
+from tests.integrations.served import in_a_thread
 
 
 @dataclass

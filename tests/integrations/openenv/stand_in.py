@@ -11,6 +11,10 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from gavel.llm.types import Message
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
+from tests.integrations.players import call
+
 ACTION = {
     "title": "Guess",
     "description": "Guess the number.",
@@ -160,3 +164,23 @@ WORDS = {
     "properties": {"metadata": {"type": "object"}, "message": {"type": "string"}},
     "required": ["message"],
 }
+
+
+async def _halve(request: ChatRequest) -> Message:
+    low, high, guess = 1, 9, 5
+    for message in request.messages:
+        if message["role"] == "assistant":
+            made = (message.get("tool_calls") or [None])[0]
+            text = made["function"]["arguments"] if made else message["content"]
+            guess = json.loads(text)["number"] if made else int(text)
+        elif "higher" in message["content"]:
+            low = guess + 1
+        elif "lower" in message["content"]:
+            high = guess - 1
+    guess = (low + high) // 2
+    turns = sum(message["role"] == "assistant" for message in request.messages)
+    return call("act", turns, number=guess) if request.tools else {"content": str(guess)}
+
+
+HALVER = FunctionModel("halver", _halve)
+"""Finds the number of the stand-in's environment, by tool calls or in words."""

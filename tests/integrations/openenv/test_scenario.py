@@ -9,9 +9,9 @@ import pytest
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.trajectory import Trajectory
-from tests.integrations.openenv.players import HALVER, call, script
-from tests.integrations.openenv.served import running
-from tests.integrations.openenv.stand_in import ACTION, WORDS, StandIn
+from tests.integrations.openenv.stand_in import ACTION, HALVER, WORDS, StandIn
+from tests.integrations.players import call, script
+from tests.integrations.served import running
 
 
 async def scenario_of(url: str, query: str = "") -> Scenario:

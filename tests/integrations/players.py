@@ -6,6 +6,8 @@ from typing import Any
 
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
+from gavel.scenarios.scenario import find_scenario
+from gavel.scenarios.task import Task
 
 
 def call(name: str, number: int = 0, /, **arguments: Any) -> Message:
@@ -32,21 +34,22 @@ def script(turns: Sequence[Message]) -> FunctionModel:
     return FunctionModel("script", reply)
 
 
-async def _halve(request: ChatRequest) -> Message:
-    low, high, guess = 1, 9, 5
-    for message in request.messages:
-        if message["role"] == "assistant":
-            made = (message.get("tool_calls") or [None])[0]
-            text = made["function"]["arguments"] if made else message["content"]
-            guess = json.loads(text)["number"] if made else int(text)
-        elif "higher" in message["content"]:
-            low = guess + 1
-        elif "lower" in message["content"]:
-            high = guess - 1
-    guess = (low + high) // 2
-    turns = sum(message["role"] == "assistant" for message in request.messages)
-    return call("act", turns, number=guess) if request.tools else {"content": str(guess)}
+DESK = find_scenario("returns_desk")
 
 
-HALVER = FunctionModel("halver", _halve)
-"""Finds the number of the stand-in's environment, by tool calls or in words."""
+def right_turns(task: Task, action: str) -> list[Any]:
+    order = str(task.data["order_id"])
+    return [
+        call("look_up_order", 0, order_id=order),
+        call("read_policy", 1, item=task.data["item"]),
+        call(action, 2, order_id=order),
+        {"content": "It is done."},
+    ]
+
+
+SCRIPTS = {
+    "refunds": lambda task: right_turns(task, "refund"),
+    "denies": lambda task: right_turns(task, "deny"),
+    "only talks": lambda task: [{"content": "No."}],
+    "runs out of turns": lambda task: [call("look_up_order", i, order_id="1") for i in range(6)],
+}
