@@ -1,8 +1,7 @@
 """Environments behind an OpenEnv server as scenarios.
 
-    tools   the agent calls `act`, one tool for each alternative of the action, or the tools that the server lists; what
-            the server refuses is a tool error
-    text    the agent's words are the action (style=text)
+The agent calls `act`, one tool for each alternative of the action, or the tools that the server lists; what the server
+refuses is a tool error. An agent without tool calls plays `react:openenv:URL`.
 
 Tasks are those that the server lists (splits `train` and `test`), or seeds. Training tasks are never held out. The
 third consecutive failure of the environment, a lost server and a missing response fail the episode with the reason. An
@@ -18,7 +17,7 @@ import re
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -34,7 +33,7 @@ from gavel.scenarios.packaged_world import SeedOptions, parsed
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import text_of_result
-from gavel.scenarios.tools import Done, ToolResult, done, no_such_tool, tool_error
+from gavel.scenarios.tools import ToolResult, no_such_tool, tool_error
 from gavel.scenarios.trajectory import Trajectory
 
 _TURNS, _ASK_SECONDS = 20, 20.0
@@ -51,8 +50,6 @@ class Options(SeedOptions):
 
     turns: int | None = Field(default=None, ge=1)
     """Max turns of the agent; by default the server's limit, or 20."""
-    style: Literal["tools", "text"] = "tools"
-    """tools: the agent calls tools. text: its words are the action, for an action with one text field."""
     show: str | None = None
     """Observation fields shown to the agent, separated by commas; by default all non-empty ones."""
     success: float | None = None
@@ -111,20 +108,13 @@ def scenario_at(address: str) -> Scenario:
         train, held_out = _make_tasks(ask, url, options)
     action, told = cast(Message, action), cast(Message, about) if isinstance(about, dict) else {}
     name, description = str(told.get("name") or urlsplit(url).netloc), str(told.get("description") or "")
-    mcp = is_mcp(action)
-    field = text_field(action) if options.style == "text" and not mcp else None
-    if options.style == "text" and field is None:
-        raise ScenarioError(
-            f"style=text: an action of {url} is not one field of text", "Use style=tools: the agent calls a tool."
-        )
-    style = "text" if field is not None else "mcp" if mcp else "act"
     server = OpenEnvServer(url, headers, options.seconds, options.wait, options.sessions)
     kind = OpenEnvWorld if options.success is None else ThresholdWorld
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "environment"
     return Scenario(
         f"openenv-{plain}",
-        system=render("scenarios/openenv_system.j2", called=name, description=description, style=style).strip(),
-        environment=functools.partial(kind, server, options, action, field),
+        system=render("scenarios/openenv_system.j2", called=name, description=description, mcp=is_mcp(action)).strip(),
+        environment=functools.partial(kind, server, options, action),
         tasks=train,
         held_out=held_out,
         max_turns=options.turns or told.get("max_turns") or _TURNS,
@@ -240,15 +230,6 @@ def is_mcp(schema: Message) -> bool:
     return not _alternatives(schema) and (not own or {"tool_name", "arguments"} <= own.keys())
 
 
-def text_field(schema: Message) -> str | None:
-    """The name of an action's single field, if that is a text."""
-    own = _properties(schema)
-    required = [name for name in _list(schema.get("required")) if name in own] or list(own)
-    if len(required) != 1 or own[required[0]].get("type") != "string" or "enum" in own[required[0]]:
-        return None
-    return required[0]
-
-
 def action_tools(schema: Message) -> list[ActionTool]:
     """The tools of an environment whose actions have this JSON schema: `act`, or one for each of its alternatives."""
     found: list[ActionTool] = []
@@ -316,14 +297,12 @@ def _alternatives(schema: Message) -> list[Message]:
 class OpenEnvWorld(ToolWorld):
     """An episode of one task."""
 
-    def __init__(self, server: OpenEnvServer, options: Options, action: Message, field: str | None = None) -> None:
-        """`action`: the schema of its actions. `field`: the action field that holds the agent's words, if they are an
-        action."""
+    def __init__(self, server: OpenEnvServer, options: Options, action: Message) -> None:
+        """`action`: the schema of its actions."""
         self._server = server
         self._options = options
         self._is_mcp = is_mcp(action)
-        self._field = field
-        self._tools = action_tools(action) if not self._is_mcp and field is None else []
+        self._tools = [] if self._is_mcp else action_tools(action)
         self._session: Session | None = None
         self._sum = 0.0
         self._is_done = False
@@ -366,15 +345,9 @@ class OpenEnvWorld(ToolWorld):
                 text, failed = self._shown(answer), False
         return ToolResult(text, error=failed, done=answer.done)
 
-    async def observe(self, action: str) -> Done | str | None:
-        if self._field is None:
-            names = [tool.name for tool in self._tools]
-            return None if self._is_mcp else render("scenarios/openenv_reminder.j2", tools=names).strip()
-        try:
-            answer = await self._step({self._field: action})
-        except RefusedError as error:
-            return f"Error: {error.message}"
-        return done(self._shown(answer) or None) if answer.done else self._shown(answer)
+    async def observe(self, action: str) -> str | None:
+        names = [tool.name for tool in self._tools]
+        return None if self._is_mcp else render("scenarios/openenv_reminder.j2", tools=names).strip()
 
     def reward(self, trajectory: Trajectory) -> float:
         low, high = self._options.low, self._options.high
