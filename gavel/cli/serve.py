@@ -223,9 +223,9 @@ def serve_env(
     from gavel.integrations.agentgym.server import create_app
 
     key = os.environ.get(KEY_VARIABLE, "").strip() or None
+    listener = listen_safely(host, port, key, KEY_VARIABLE)
     silence_libraries()
     world = scenario_named(scenario)
-    listener = listen_safely(host, port, key, KEY_VARIABLE)
     application = create_app(world, key=key, most=most, idle_seconds=60 * idle_minutes)
 
     def announce(url: str) -> None:

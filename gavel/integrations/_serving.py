@@ -78,21 +78,22 @@ async def serve(
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=_CLOSING_SECONDS)
-    await runner.setup()
     working = None if work is None else asyncio.create_task(work)
     if working is not None:
         working.add_done_callback(lambda _: ended.set())
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=_CLOSING_SECONDS)
+    await runner.setup()
     try:
         await web.SockSite(runner, listener).start()
         announce(address_of(listener, host))
         await ended.wait()
-    finally:
         if working is not None:
             working.cancel()
         await runner.cleanup()
         if working is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await working
+    finally:
+        await runner.cleanup()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
