@@ -84,16 +84,17 @@ async def serve(
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=_CLOSING_SECONDS)
     await runner.setup()
     try:
-        await web.SockSite(runner, listener).start()
-        announce(address_of(listener, host))
-        await ended.wait()
-        if working is not None:
-            working.cancel()
-        await runner.cleanup()
+        try:
+            await web.SockSite(runner, listener).start()
+            announce(address_of(listener, host))
+            await ended.wait()
+        finally:
+            if working is not None:
+                working.cancel()
+            await runner.cleanup()
         if working is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await working
     finally:
-        await runner.cleanup()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
