@@ -91,11 +91,12 @@ async def wrap_trajectories_awaitable(
     context = get_gather_context()
     try:
         result = await awaitable
+        result = result if isinstance(result, Trajectory) else list(result)
     except Exception as error:
         context.count_exception(error)
         return error
     context.update_pbar(1)
-    return result if isinstance(result, Trajectory) else list(result)
+    return result
 
 
 async def gather_trajectories(

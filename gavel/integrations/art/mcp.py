@@ -6,7 +6,6 @@ import random
 from collections import Counter, UserList
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from textwrap import shorten
 from typing import Any, Self, cast
 
 from pydantic import AliasChoices, Field, TypeAdapter
@@ -64,6 +63,9 @@ class GeneratedScenario(_Record):
     task: str
     difficulty: int = Field(strict=True, ge=1, le=5)
 
+    def preview(self, max_length: int = 120) -> str:
+        return self.task if len(self.task) <= max_length else f"{self.task[:max_length].strip()}…"
+
 
 class GeneratedScenarioCollection(UserList[GeneratedScenario]):
     """An ordered list of scenarios."""
@@ -104,10 +106,19 @@ class GeneratedScenarioCollection(UserList[GeneratedScenario]):
     def get_difficulty_distribution(self) -> Counter[int]:
         return Counter(scenario.difficulty for scenario in self)
 
+    def get_summary(self) -> dict[str, Any]:
+        count = max(1, len(self))
+        return {
+            "total_scenarios": len(self),
+            "difficulty_distribution": dict(self.get_difficulty_distribution()),
+            "avg_difficulty": sum(scenario.difficulty for scenario in self) / count,
+            "avg_task_length": sum(len(scenario.task) for scenario in self) / count,
+        }
+
     def preview(self, n: int = 5, max_task_length: int = 120) -> None:
         """Prints the first `n` scenarios."""
         for number, scenario in enumerate(self[:n], start=1):
-            print(f"  {number}. {shorten(scenario.task, max_task_length)} (difficulty {scenario.difficulty}/5)")
+            print(f"  {number}. {scenario.preview(max_task_length)} (difficulty {scenario.difficulty}/5)")
 
     def print_difficulty_distribution(self) -> None:
         for difficulty, count in sorted(self.get_difficulty_distribution().items()):

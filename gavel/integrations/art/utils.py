@@ -167,8 +167,9 @@ def iterate_dataset(
 ) -> Iterator[DatasetBatch[Item]]:
     """Yields the batches from `initial_step` on; each epoch's order depends on its number alone, as in ART."""
     steps = math.ceil(len(dataset) / groups_per_step)
-    numbers = range(initial_step, steps * num_epochs)
-    for step in tqdm(numbers, "Iterating dataset", unit="batch", disable=not use_tqdm or not dataset):
+    total, hidden = steps * num_epochs, not use_tqdm or not dataset
+    numbers = range(initial_step, total)
+    for step in tqdm(numbers, "Iterating dataset", total, unit="batch", initial=initial_step, disable=hidden):
         epoch, epoch_step = divmod(step, steps)
         order = list(range(len(dataset)))
         random.Random(epoch).shuffle(order)
@@ -314,7 +315,8 @@ def retry(
         if on_retry is not None:
             on_retry(error, state.attempt_number)
         else:
-            logger.warning("attempt %d of %d of %r failed: %s", state.attempt_number, max_attempts, state.fn, error)
+            name = getattr(state.fn, "__name__", repr(state.fn))
+            logger.warning("attempt %d of %d of %s failed: %s", state.attempt_number, max_attempts, name, error)
 
     return tenacity.retry(
         stop=tenacity.stop_after_attempt(max_attempts),

@@ -159,6 +159,7 @@ def test_records_are_the_same_after_json(capsys: pytest.CaptureFixture[str]) -> 
     assert len(GeneratedScenarioCollection.from_json('[{"task": "x", "difficulty": 2}]')) == 1
     assert sorted(s.task for s in SCENARIOS.shuffle()) == [s.task for s in SCENARIOS]
     assert [s.difficulty for s in SCENARIOS.filter_by_difficulty(4)] == [4, 5]
+    assert SCENARIOS.get_summary()["total_scenarios"] == 7
     SCENARIOS.preview(1)
     SCENARIOS.print_difficulty_distribution()
     assert capsys.readouterr().out.count("task") == 1
