@@ -212,7 +212,7 @@ class OpenEnvServer:
                     if not isinstance(error, CapacityError):
                         raise
                     full, self.sessions = error, min(self.sessions, error.sessions or self.sessions)
-                    pause = min(2 * pause, 2.0)
             if time.monotonic() + pause > until:
                 raise full
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(1.5 * pause, 0.5)
