@@ -1,26 +1,22 @@
-"""Environment steps a second: in process, over the protocols of environments, and by a plain client of the protocol.
+"""Environment steps a second: in process, over AgentGym's protocol, and by a plain client of it.
 
     python benchmarks/scenarios.py                          1 to 256 episodes at once
     python benchmarks/scenarios.py --json --concurrency 1 16 --rounds 2
 
 The world is `text_adventure` (16 turns, the agent always looks around), so a step costs nearly nothing beside the way
-to it. The server of each protocol is one `gavel serve-env` process. Legs:
+to it. The server is one `gavel serve-env` process. Legs:
 
     process      gavel's rollout, the world in this process
     rollout      gavel's rollout over agentgym:URL: trajectories, limits and outcome included
     client       the same connections without a rollout: create, reset, steps
     requests     what AgentGym's own client does: requests.post for each step, each on a new connection, a thread an
                  episode
-    oe_rollout   gavel's rollout over openenv:URL
-    oe_client    its sessions without a rollout: a WebSocket an episode, reset, steps
-    oe_own       openenv's own GenericEnvClient, where it is installed (.venvs/openenv/bin/python)
 
 Each figure is the best of `--rounds`. A protocol more is a leg more: a function in LEGS.
 """
 
 import argparse
 import asyncio
-import importlib.util
 import json
 import os
 import subprocess
@@ -39,13 +35,11 @@ import requests
 from gavel.integrations.agentgym.client import EnvServer
 from gavel.integrations.agentgym.protocol import OTHER
 from gavel.integrations.agentgym.scenario import agentgym
-from gavel.integrations.openenv.client import OpenEnvServer
-from gavel.integrations.openenv.scenario import parsed
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.library.text_adventure import scenario
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import Scenario, find_scenario
+from gavel.scenarios.scenario import Scenario
 
 TURNS = scenario.max_turns
 LEAST = 32
@@ -111,48 +105,14 @@ async def by_requests(url: str, episodes: int, at_once: int) -> None:
     await asyncio.to_thread(all_of_them)
 
 
-LOOK = {"type": "message", "content": "look"}
-
-
-async def openenv_client(url: str, episodes: int, at_once: int) -> None:
-    turn = asyncio.Semaphore(at_once)
-    server = OpenEnvServer(*parsed(url))
-
-    async def one(number: int) -> None:
-        async with turn:
-            session, _ = await server.begin({"index": number % 300})
-            steps = [await session.step(LOOK) for _ in range(TURNS)]
-            assert steps[-1].done
-            await session.close()
-
-    await asyncio.gather(*map(one, range(episodes)))
-
-
-async def openenv_own_client(url: str, episodes: int, at_once: int) -> None:
-    from openenv.core.generic_client import GenericEnvClient  # pyright: ignore[reportMissingImports]
-
-    turn = asyncio.Semaphore(at_once)
-
-    async def one(number: int) -> None:
-        async with turn, GenericEnvClient(base_url=url) as environment:
-            await environment.reset(index=number % 300)
-            steps = [await environment.step(LOOK) for _ in range(TURNS)]
-            assert steps[-1].done
-
-    await asyncio.gather(*map(one, range(episodes)))
-
-
 MIRRORED: dict[str, Scenario] = {}
 LEGS: dict[str, Leg] = {"process": process, "rollout": over_rollouts, "client": client, "requests": by_requests}
-LEGS |= {"oe_rollout": over_rollouts, "oe_client": openenv_client}
-if importlib.util.find_spec("openenv"):
-    LEGS["oe_own"] = openenv_own_client
 
 
 @contextmanager
-def served(*options: str) -> Iterator[str]:
+def served() -> Iterator[str]:
     """The address of the scenario, in a process of its own."""
-    command = [sys.executable, "-m", "gavel", "serve-env", "text_adventure", "--port", "0", "--most", "600", *options]
+    command = [sys.executable, "-m", "gavel", "serve-env", "text_adventure", "--port", "0", "--most", "600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
@@ -169,17 +129,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--legs", nargs="+", choices=LEGS, default=list(LEGS))
     given = parser.parse_args()
-    with served() as url, served("--openenv") as openenv:
+    with served() as url:
         MIRRORED[url] = agentgym(url)
-        MIRRORED[openenv] = find_scenario(f"openenv:{openenv}?tasks=300&sessions=512")
         if not given.json:
             print("at once  " + "  ".join(f"{leg:>10}" for leg in given.legs) + "   steps a second")
         for at_once in given.concurrency:
             episodes = max(LEAST, at_once)
             found: dict[str, float] = {}
             for leg in given.legs:
-                at = openenv if leg.startswith("oe_") else url
-                seconds = min(_seconds(LEGS[leg], at, episodes, at_once) for _ in range(given.rounds))
+                seconds = min(_seconds(LEGS[leg], url, episodes, at_once) for _ in range(given.rounds))
                 found[leg] = episodes * TURNS / seconds
                 if given.json:
                     figure = {"leg": leg, "at_once": at_once, "steps_per_second": round(found[leg], 1)}

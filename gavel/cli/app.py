@@ -69,7 +69,7 @@ GROUPS = {
         "cluster": "Train on a cluster that SkyPilot starts: up, logs, down.",
     },
     "Other programs": {
-        "serve-env": "Serve a scenario to AgentGym's or OpenEnv's clients, and to trainers elsewhere.",
+        "serve-env": "Serve a scenario to AgentGym's clients, and to trainers elsewhere.",
         "serve-atropos": "Serve Atropos' trajectory API in front of our learner, or for another trainer.",
         "send-atropos": "Send a scenario's judged groups to any server of Atropos' trajectory API.",
     },

@@ -31,9 +31,10 @@ from gavel.cli.options import (
 )
 from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, say
 from gavel.cli.training import local_backend, open_run, run_directory_of, trainable
+from gavel.integrations._serving import listen_safely, serve
 from gavel.integrations.atropos.queue import GroupQueue, TrainerRegistration
 from gavel.integrations.atropos.sender import EXACT, AtroposClient, AtroposSender
-from gavel.integrations.atropos.server import KEY_VARIABLE, checked_listener, serve
+from gavel.integrations.atropos.server import KEY_VARIABLE, create_app
 from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.providers import model_id
 from gavel.scenarios.group import TrajectoryGroup
@@ -79,7 +80,7 @@ def serve_atropos(
     acknowledged, so a server that was killed goes on with the same command, and trains each group once.
     """
     key, console = os.environ.get(KEY_VARIABLE, "").strip() or None, Console()
-    limits = {"host": host, "key": key, "most_bytes": max_body_mb << 20}
+    limits = {"key": key, "most_bytes": max_body_mb << 20}
     if values["model"] is None:
         unused = [flag.name for flag in SERVE_FLAGS if values.get(flag.key) not in (None, [])] + ["--fresh"] * fresh
         if unused:
@@ -91,9 +92,9 @@ def serve_atropos(
                 say(console, f"Atropos API · {url} · {counted(len(queue.waiting), 'group')} waiting · {queue.path}")
                 say(console, "No learner here: a trainer registers and reads /batch. --model NAME trains here.")
 
-            listener = checked_listener(host, port, key)
+            listener = listen_safely(host, port, key, KEY_VARIABLE)
             with closing(listener), closing(GroupQueue(data / FILE, most_groups=max_waiting)) as queue:
-                await serve(queue, listener, announce=announce, **limits)
+                await serve(create_app(queue, **limits), listener, host=host, announce=announce)
 
         return run_to_end(wait_for_trainer())
     need_extra("train", "gavel serve-atropos --model")
@@ -112,7 +113,7 @@ def serve_atropos(
 
     async def train() -> None:
         backend = local_backend(config.backend, port=policy_port)
-        listener = checked_listener(host, port, key)
+        listener = listen_safely(host, port, key, KEY_VARIABLE)
         async with open_run(console, model, config, judge, fresh=fresh, backend=backend) as run:
             fingerprint = {
                 "scenario": project,
@@ -159,7 +160,7 @@ def serve_atropos(
 
             with closing(listener), closing(GroupQueue(kept / FILE, most_groups=max_waiting, space=space)) as queue:
                 queue.register(registration, started=True)
-                await serve(queue, listener, announce=announce, work=work(), **limits)
+                await serve(create_app(queue, **limits), listener, host=host, announce=announce, work=work())
         run.say_end()
 
     run_to_end(train(), RESUME)

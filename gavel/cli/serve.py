@@ -5,7 +5,6 @@ import asyncio
 import json
 import os
 import re
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
-from gavel.base.network import is_loopback
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app, single_command
 from gavel.cli.named import scenario_named
@@ -37,8 +35,6 @@ from gavel.judge.service.config import DATABASE_VARIABLE, ENVIRONMENT_PREFIX, FI
 from gavel.judge.service.schemas import HASH_PREFIX, KeyScope, new_token, token_hash
 
 if TYPE_CHECKING:
-    from aiohttp import web
-
     from gavel.judge.service.engine.admission import KeyStore
 
 _SHOW = "`gavel serve --check` shows every setting with its description."
@@ -217,52 +213,25 @@ def serve_env(
     ] = "127.0.0.1",
     most: Annotated[int, typer.Option("--most", min=1, help="Environments that may be open at once.")] = 256,
     idle_minutes: Annotated[float, typer.Option(min=0.01, help="After which an unused environment is ended.")] = 15.0,
-    openenv: Annotated[
-        bool, typer.Option("--openenv", help="Speak OpenEnv's protocol in place of AgentGym's.")
-    ] = False,
 ) -> None:
-    """Serve a scenario to AgentGym's or OpenEnv's clients, and to gavel train agentgym:URL or openenv:URL elsewhere.
+    """Serve a scenario to AgentGym's clients, and to gavel train agentgym:URL elsewhere.
 
-    AgentGym's clients create environments, reset them to a task by its number, and send actions as text (Thought and
-    Action, or a call as JSON); OpenEnv's send JSON over a WebSocket. Nothing is sampled or judged here.
+    The clients create environments, reset them to a task by its number, and send actions as text (Thought and Action,
+    or a call as JSON). Nothing is sampled or judged here.
     """
+    from gavel.integrations._serving import listen_safely, serve
+    from gavel.integrations.agentgym.server import create_app
+
     key = os.environ.get(KEY_VARIABLE, "").strip() or None
-    if key is None and not is_loopback(host):
-        raise GavelError(
-            f"--host {host} would let anyone in: {KEY_VARIABLE} is not set.",
-            f"Set it to a long secret, here and for gavel train: export {KEY_VARIABLE}=$(openssl rand -hex 24)",
-        )
+    listener = listen_safely(host, port, key, KEY_VARIABLE)
     silence_libraries()
-    world, limits = scenario_named(scenario), {"key": key, "idle_seconds": 60 * idle_minutes}
-    if openenv:
-        from gavel.integrations.openenv.server import OpenEnvService
+    world = scenario_named(scenario)
+    application = create_app(world, key=key, most=most, idle_seconds=60 * idle_minutes)
 
-        protocol, application = "OpenEnv", OpenEnvService(world, sessions=most, **limits).app()
-    else:
-        from gavel.integrations.agentgym.server import create_app
+    def announce(url: str) -> None:
+        typer.echo(f"{world.name} · {url} · AgentGym's protocol · Ctrl-C ends it\ngavel check agentgym:{url}")
 
-        protocol, application = "AgentGym", create_app(world, most=most, **limits)
-    asyncio.run(_serve(application, f"{world.name} · {{}} · {protocol}'s protocol", protocol.lower(), host, port))
-
-
-async def _serve(application: "web.Application", headline: str, reference: str, host: str, port: int) -> None:
-    from aiohttp import web
-
-    from gavel.trainer.serving.listener import address_of, listen
-
-    listener = listen(host, port)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    ended = asyncio.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(each, ended.set)
-    try:
-        await web.SockSite(runner, listener).start()
-        url = address_of(listener, host)
-        typer.echo(f"{headline.format(url)} · Ctrl-C ends it\ngavel check {reference}:{url}")
-        await ended.wait()
-    finally:
-        await runner.cleanup()
+    asyncio.run(serve(application, listener, host=host, announce=announce))
 
 
 serve_env_app = single_command(serve_env)

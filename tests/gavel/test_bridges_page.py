@@ -13,8 +13,6 @@ from tests.forked import script, start_gavel, succeed
 from tests.gavel.page_walker import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "bridges.md"
-ADDRESS = "http://127.0.0.1:8000"
-"""Where the page's server listens."""
 
 
 def run_commands(block: str, cwd: Path) -> None:
@@ -40,13 +38,6 @@ def test_the_section_on_agentgym_runs(tmp_path: Path) -> None:
     address = "http://127.0.0.1:36001"
     with served(serve, tmp_path) as url:
         run_commands(from_elsewhere.replace(address, url), tmp_path)
-
-
-@pytest.mark.slow
-def test_the_section_on_openenv_serves_what_it_checks(tmp_path: Path) -> None:
-    check, serve = blocks(PAGE, "bash", "OpenEnv")
-    with served(serve, tmp_path) as url:
-        run_commands(check.replace(ADDRESS, url), tmp_path)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ gymnasium = pytest.importorskip("gymnasium", reason="make test-bridges installs 
 from gavel.integrations.gymnasium.scenario import gymnasium_scenario  # noqa: E402
 from gavel.scenarios.rollout import rollout  # noqa: E402
 from gavel.scenarios.scenario import ScenarioError, find_scenario  # noqa: E402
-from tests.integrations.openenv.players import call, script  # noqa: E402
+from tests.integrations.players import call, script  # noqa: E402
 
 pytestmark = pytest.mark.bridges
 WAY = ["down", "down", "right", "right", "down", "right"]

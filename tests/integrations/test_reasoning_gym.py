@@ -11,7 +11,7 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
-from tests.integrations.openenv.players import script
+from tests.integrations.players import script
 
 pytestmark = pytest.mark.bridges
 

@@ -1,23 +1,18 @@
-"""verifiers' own environments as scenarios, and scenarios as its tasksets, over the released package."""
+"""verifiers' own environments as scenarios, over the released package."""
 
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("verifiers.v1", reason="make test-adapters installs verifiers")
 
-from gavel.integrations.verifiers.environment import write_package
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
-from gavel.scenarios.task import Task
-from gavel.scenarios.truth import Criterion, Truth
-from tests.integrations.openenv.players import script
-from tests.integrations.openenv.test_server import DESK, SCRIPTS
+from tests.integrations.players import script
 
 pytestmark = [pytest.mark.adapters, pytest.mark.slow]
 
@@ -116,51 +111,6 @@ async def test_a_program_that_crashes_fails_its_own_episode(sums: Scenario):
     assert crashed.status == "failed"
     assert "the program crashed" in (crashed.status_reason or "")
     assert other.status == "finished"
-
-
-@pytest.fixture
-def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The id of `returns_desk` as a package of verifiers."""
-    name = write_package("returns_desk", tmp_path / "desk")
-    monkeypatch.syspath_prepend(tmp_path / "desk")
-    sys.modules.pop("gavel_returns_desk", None)
-    return name
-
-
-@pytest.mark.parametrize("kind", ["refunds", "denies", "only talks", "runs out of turns"])
-async def test_a_scenario_exported_and_loaded_again_gives_the_same_attempts_and_rewards(exported: str, kind: str):
-    assert exported == "gavel-returns-desk"
-    again = find_scenario(f"verifiers:{exported}?tasks=12")
-    own = {f"train/{task.id}": task for task in DESK.tasks()[:12]}
-    for task in again.tasks()[:4]:
-        origin: Task = own[task.id]
-        inside = await rollout(script(SCRIPTS[kind](origin)), DESK, origin)
-        outside = await rollout(script(SCRIPTS[kind](origin)), again, task)
-        assert outside.status == inside.status, outside.status_reason
-        shown: list[Any] = [(each["role"], each.get("content") or "") for each in outside.messages()]
-        said = [(each["role"], each.get("content") or "") for each in inside.messages()]
-        assert said[: len(shown)] == shown  # a program's last tool results are asked by nobody
-        assert DESK.success is not None
-        assert DESK.hand_reward is not None
-        assert outside.metrics["environment_reward"] == pytest.approx(DESK.hand_reward(inside))
-        assert outside.metrics["success"] == outside.metrics["verifiers/success"] == float(DESK.success(inside))
-        assert outside.tools == inside.tools
-
-
-def test_a_judge_is_told_the_same_of_a_scenario_exported_and_loaded_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (tmp_path / "shop.py").write_text(
-        "import gavel\n"
-        "one = gavel.Task(user='One.', reference='A fact.', criteria=[{'name': 'short', 'text': 'It is short.'}])\n"
-        "two = gavel.Task(user='Two.', rubric='Only this.')\n"
-        "shop = gavel.Scenario('told shop', tasks=[one, two], held_out=[], rubric='Be kind.', success=lambda _: True)\n"
-    )
-    name = write_package(f"{tmp_path / 'shop.py'}:shop", tmp_path / "out")
-    monkeypatch.syspath_prepend(tmp_path / "out")
-    one, two = find_scenario(f"verifiers:{name}?held_out=0").tasks()
-    assert one.truth == Truth("Be kind.", "A fact.", (Criterion("short", "It is short."),))
-    assert two.truth == Truth("Only this.")
 
 
 @pytest.mark.parametrize(

@@ -107,19 +107,18 @@ class EnvServer:
             **self._common,
         )
         try:
-            if (kept := self._take_idle()) is not None:
+            while True:
+                environment, is_kept = await self._acquire(http)
                 try:
-                    return await self._reset(http, kept, item)
+                    return await self._reset(http, environment, item)
                 except GavelError as error:
-                    logger.debug("an environment that was kept is left: %s", error)
-                    if isinstance(error, RefusedError):
-                        self._idle.clear()  # it expired, or the server was restarted
-            environment = await self._acquire(http)
-            try:
-                return await self._reset(http, environment, item)
-            except (RefusedError, WireError) as error:
-                await self._close(http, environment)
-                raise AgentGymError(f"{self.url}/reset to item {item}: {error.message}") from error
+                    if is_kept:  # it may have expired; the next one may be new
+                        logger.debug("an environment that was kept is left: %s", error)
+                        continue
+                    if not isinstance(error, RefusedError | WireError):
+                        raise
+                    await self._close(http, environment)
+                    raise AgentGymError(f"{self.url}/reset to item {item}: {error.message}") from error
         except BaseException:
             await http.close()
             raise
@@ -163,19 +162,15 @@ class EnvServer:
                 answer = client.post(f"{self.url}/close", json={environment.field: environment.id})
                 self.closes = answer.status_code not in (404, 405)
 
-    def _take_idle(self) -> Created | None:
-        if not self._idle:
-            return None
-        environment = self._idle.popleft()
-        self._leased.add(environment.id)
-        return environment
-
-    async def _acquire(self, http: aiohttp.ClientSession) -> Created:
-        """A new environment, or one that became free if the server has reached its capacity."""
+    async def _acquire(self, http: aiohttp.ClientSession) -> tuple[Created, bool]:
+        """A kept environment, a new one, or one that became free if the server has reached its capacity; and whether it
+        was kept."""
         limit = time.monotonic() + self._wait_seconds
         while True:
-            if self._most is not None and (kept := self._take_idle()) is not None:
-                return kept
+            if self._idle:
+                environment = self._idle.popleft()
+                self._leased.add(environment.id)
+                return environment, True
             if self._most is None or len(self._leased) + self._opening < self._most:
                 self._opening += 1
                 try:
@@ -184,7 +179,7 @@ class EnvServer:
                     self._opening -= 1
                 if environment.id not in self._leased and environment not in self._idle:
                     self._leased.add(environment.id)
-                    return environment
+                    return environment, False
                 self._most = max(1, len(self._leased) + len(self._idle))  # it gave one away twice: it is full
             if time.monotonic() > limit:
                 raise AgentGymError(

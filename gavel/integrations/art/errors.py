@@ -16,30 +16,11 @@ ART = __name__.rpartition(".")[0]
 
 
 class ARTError(Exception):
-    """An error with a status code, as ART's servers answer it."""
-
-    code = 500
-
-    def __init__(self, message: str, status_code: int | None = None) -> None:
-        super().__init__(message)
-        self.detail = message
-        self.status_code = self.code if status_code is None else status_code
+    """An error of ART's servers. Scripts name it and its kinds in `except`; nothing here raises one."""
 
 
-class ForbiddenBucketCreationError(ARTError):
-    code = 403
-
-
-class UnsupportedLoRADeploymentProviderError(ARTError):
-    code = 400
-
-
-class UnsupportedBaseModelDeploymentError(ARTError):
-    code = 400
-
-
-class LoRADeploymentTimedOutError(ARTError):
-    code = 504
+ForbiddenBucketCreationError = UnsupportedLoRADeploymentProviderError = ARTError
+UnsupportedBaseModelDeploymentError = LoRADeploymentTimedOutError = ARTError
 
 
 class NotInGavelError(GavelError, NotImplementedError):

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from gavel.scenarios.gather import gather_trajectories as _gather_trajectories
 from gavel.scenarios.gather import gather_trajectory_groups as gather_trajectory_groups
@@ -24,19 +24,12 @@ Group = TypeVar("Group", bound=Iterable[Any])
 """A group, or the tuple of trajectories that a game with several players returns."""
 
 
-class ProgressBar(Protocol):
-    """The used part of tqdm's interface."""
-
-    total: Any
-
-    def update(self, n: float | None = 1, /) -> Any: ...
-
-
 @dataclass
 class GatherContext:
     """The state of one gather: its progress bar, and its tolerated failures."""
 
-    pbar: ProgressBar | None = None
+    pbar: Any = None
+    """A bar of tqdm."""
     max_exceptions: int | float = 0
     """Number of failures; between 0 and 1, a share of the bar's total."""
     max_metrics: int | None = None
@@ -52,8 +45,8 @@ class GatherContext:
 
     def too_many_exceptions(self) -> bool:
         """Whether more failures occurred than the gather tolerates."""
-        is_share = 0 < self.max_exceptions < 1 and self.pbar is not None and self.pbar.total
-        return self.exceptions > self.max_exceptions * (is_share or 1)
+        total = self.pbar.total if 0 < self.max_exceptions < 1 and self.pbar is not None else None
+        return self.exceptions > self.max_exceptions * (total or 1)
 
     def count_exception(self, error: Exception) -> None:
         """Counts a failure. Raises it if it exceeds the limit."""
@@ -86,8 +79,7 @@ async def wrap_group_awaitable(awaitable: Awaitable[Group]) -> Group | None:
     try:
         group = await awaitable
     except Exception as error:
-        context.count_exception(error)
-        return None
+        return context.count_exception(error)
     context.update_pbar(len([*group]))
     return group
 

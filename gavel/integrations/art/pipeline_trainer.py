@@ -9,16 +9,13 @@ continues with the scenario after the last one that was started.
 """
 
 import asyncio
-import contextlib
 import logging
-import signal
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from pydantic import BaseModel, Field, model_validator
 
-from gavel.integrations.art.errors import add_aliases
+from gavel.integrations.art.errors import add_aliases, ignored
 from gavel.integrations.art.model import Backend, TrainableModel
 from gavel.integrations.art.trajectories import TrajectoryGroup
 from gavel.scenarios.gather import GatherError
@@ -34,6 +31,9 @@ SingleRolloutFn = Callable[[TrainableModel[Any], Scenario, Config], Awaitable[Tr
 Evaluated = list[Trajectory | TrajectoryGroup] | list[Trajectory] | list[TrajectoryGroup]
 EvalFn = Callable[[TrainableModel[Any], int, Config], Awaitable[Evaluated | dict[str, Evaluated]]]
 """Returns the trajectories of a step's policy, or those of several splits by name."""
+logger = logging.getLogger(__name__)
+_STATE = "_pipeline_trainer"
+_END: Any = object()
 
 
 class CheckpointRetention(NamedTuple):
@@ -58,12 +58,6 @@ def make_group_rollout_fn(single_rollout_fn: SingleRolloutFn[Any, Any], n: int =
         return await TrajectoryGroup(single_rollout_fn(model, scenario, config) for _ in range(n))
 
     return roll_out_group
-
-
-logger = logging.getLogger(__name__)
-
-_STATE = "_pipeline_trainer"
-_END: Any = object()
 
 
 class PipelineRuntimeConfig(BaseModel):
@@ -93,10 +87,6 @@ class PipelineRuntimeConfig(BaseModel):
     def waiting(self) -> int:
         lag = 4 if self.max_steps_off_policy is None else self.max_steps_off_policy
         return self.queue_maxsize or max(1, lag * self.largest)
-
-
-_Played = tuple[TrajectoryGroup, int]
-"""A group, and the step of the policy when it started."""
 
 
 class PipelineTrainer(Generic[Scenario, Config]):
@@ -150,33 +140,33 @@ class PipelineTrainer(Generic[Scenario, Config]):
         self._most_discarded = discard_queue_multiplier * self.pipeline.min_batch_size
         self._begun = 0
         """Scenarios started, including earlier runs."""
-        self._played: asyncio.Queue[_Played | None] = asyncio.Queue()
-        """Groups to train; None: no more will come."""
+        self._played: asyncio.Queue[tuple[TrajectoryGroup, int] | None] = asyncio.Queue()
+        """Groups to train, each with the step of the policy when it started; None: no more will come."""
         self._room = asyncio.Semaphore()
         self._stopping = False
         self._discarded: list[TrajectoryGroup] = []
         """Groups dropped since the last step, since nothing can be learned from them."""
         self._stale = 0
 
-    async def train(self, *, handle_signals: bool = True) -> None:
-        """Trains until the scenarios or `max_steps` are exhausted; `handle_signals`: Ctrl-C stops after the current
-        step.
+    async def train(self, *, handle_signals: bool | None = None) -> None:
+        """Trains until the scenarios or `max_steps` are exhausted.
 
         Raises `GatherError` when all rollouts of a group failed, and the scenarios' own errors.
         """
+        if handle_signals is not None:
+            ignored("PipelineTrainer.train(handle_signals=…)", "an interrupted run goes on when it is started again")
         if self.resume:
             await self._skip()
         self._played, self._room = asyncio.Queue(), asyncio.Semaphore(self.pipeline.waiting)
-        with _stop_at_signals(self.request_stop) if handle_signals else contextlib.nullcontext():
-            rollouts = asyncio.create_task(self._play_all())
-            rollouts.add_done_callback(lambda _: self._played.put_nowait(None))
-            try:
-                await self._train()
-                if rollouts.done():
-                    rollouts.result()
-            finally:
-                rollouts.cancel()
-                await asyncio.gather(rollouts, return_exceptions=True)
+        rollouts = asyncio.create_task(self._play_all())
+        rollouts.add_done_callback(lambda _: self._played.put_nowait(None))
+        try:
+            await self._train()
+            if rollouts.done():
+                rollouts.result()
+        finally:
+            rollouts.cancel()
+            await asyncio.gather(rollouts, return_exceptions=True)
 
     def request_stop(self) -> None:
         """Stops training after the current step."""
@@ -219,14 +209,13 @@ class PipelineTrainer(Generic[Scenario, Config]):
             await self._evaluate(step)
         while (end is None or step < end) and (batch := await self._batch(step)):
             groups = [group for group, _ in batch]
-            lag = sum(step - begun for _, begun in batch) / len(batch)
-            result = await self.backend.train(self.model, groups, **self._settings)
-            step = result.step
             counts = {
-                "steps_off_policy": lag,
+                "steps_off_policy": sum(step - begun for _, begun in batch) / len(batch),
                 "discarded_groups": float(len(self._discarded)),
                 "discarded_stale_groups": float(self._stale),
             }
+            result = await self.backend.train(self.model, groups, **self._settings)
+            step = result.step
             await self.model.log(groups, split="train", step=step, metrics=dict(result.metrics) | counts)
             if self._discarded:
                 await self.model.log(self._discarded, split="discarded", step=step)
@@ -240,9 +229,9 @@ class PipelineTrainer(Generic[Scenario, Config]):
                 inner = cast("CoreTrainable", self.model.gavel_model())
                 await inner.delete_checkpoints(metric, keep_last=recent + 1, keep_best=top)
 
-    async def _batch(self, step: int) -> list[_Played]:
+    async def _batch(self, step: int) -> list[tuple[TrajectoryGroup, int]]:
         """The groups of the next step; empty if training ends."""
-        batch: list[_Played] = []
+        batch: list[tuple[TrajectoryGroup, int]] = []
         sizes = self.pipeline
         while len(batch) < sizes.largest and (len(batch) < sizes.min_batch_size or not self._played.empty()):
             item = await self._played.get()
@@ -314,26 +303,3 @@ def _described(group: Any, scenario: Any) -> TrajectoryGroup:
         if value is None or isinstance(value, str | int | float | bool):
             group.metadata[name if name == "scenario_id" else f"scenario_{name}"] = value
     return group
-
-
-@contextlib.contextmanager
-def _stop_at_signals(stop: Callable[[], None]) -> Generator[None]:
-    """Calls `stop` at the first Ctrl-C (or SIGTERM) in the block; a second one interrupts as usual."""
-    loop, kinds = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
-
-    def handle_first() -> None:
-        logger.warning("stopping after the step in progress; once more to stop now")
-        unhandle()
-        stop()
-
-    def unhandle() -> None:
-        for kind in kinds:
-            loop.remove_signal_handler(kind)
-
-    if threading.current_thread() is threading.main_thread():  # no other thread can have handlers
-        for kind in kinds:
-            loop.add_signal_handler(kind, handle_first)
-    try:
-        yield
-    finally:
-        unhandle()

@@ -36,17 +36,8 @@ _ROOT = ".art"
 
 add_aliases(
     __name__,
-    "format_message",
-    "get_model_step",
-    "get_repo_root_path",
-    "get_trajectory_messages",
-    "iterate_dataset",
-    "limit_concurrency",
-    "litellm",
-    "output_dirs",
-    "retry",
-    "sft",
-    "strip_logprobs",
+    *("format_message", "get_model_step", "get_repo_root_path", "get_trajectory_messages", "iterate_dataset"),
+    *("limit_concurrency", "litellm", "output_dirs", "retry", "sft", "strip_logprobs"),
 )
 
 
@@ -176,11 +167,9 @@ def iterate_dataset(
 ) -> Iterator[DatasetBatch[Item]]:
     """Yields the batches from `initial_step` on; each epoch's order depends on its number alone, as in ART."""
     steps = math.ceil(len(dataset) / groups_per_step)
-    total = steps * num_epochs
-    hidden = not use_tqdm or not dataset
-    for step in tqdm(
-        range(initial_step, total), "Iterating dataset", total, unit="batch", initial=initial_step, disable=hidden
-    ):
+    total, hidden = steps * num_epochs, not use_tqdm or not dataset
+    numbers = range(initial_step, total)
+    for step in tqdm(numbers, "Iterating dataset", total, unit="batch", initial=initial_step, disable=hidden):
         epoch, epoch_step = divmod(step, steps)
         order = list(range(len(dataset)))
         random.Random(epoch).shuffle(order)
@@ -199,24 +188,22 @@ class SFTChunk(NamedTuple):
     epoch_step: int
 
 
+_SHAPES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "linear": lambda progress: 1 - progress,
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+}
+
+
 def create_lr_schedule(
-    total_steps: int,
-    peak_lr: float,
-    method: Schedule = "linear",
-    warmup_steps: int = 0,
-    min_lr: float = 0.0,
+    total_steps: int, peak_lr: float, method: Schedule = "linear", warmup_steps: int = 0, min_lr: float = 0.0
 ) -> list[float]:
     """One learning rate per batch: warm-up to the peak, then decay to `min_lr` (constant: no decay)."""
-    shapes: dict[str, Callable[[float], float]] = {
-        "constant": lambda progress: 1.0,
-        "linear": lambda progress: 1 - progress,
-        "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
-    }
-    if method not in shapes:
+    if method not in _SHAPES:
         raise ValueError(f"no schedule {method!r}: choose cosine, linear or constant")
     falling = total_steps - warmup_steps
-    rising = [(step + 1) / warmup_steps for step in range(min(warmup_steps, total_steps))]
-    shares = rising + [shapes[method](step / max(1, falling - 1)) for step in range(falling)]
+    shares = [(step + 1) / warmup_steps for step in range(min(warmup_steps, total_steps))]
+    shares += [_SHAPES[method](step / max(1, falling - 1)) for step in range(falling)]
     return [min_lr + (peak_lr - min_lr) * share for share in shares]
 
 
@@ -240,9 +227,7 @@ def create_sft_dataset_iterator(
     total = per_epoch * epochs
     rates = create_lr_schedule(total, peak_lr, schedule_type, int(total * warmup_ratio))
     chunks = [(epoch, step) for epoch in range(epochs) for step in range(0, per_epoch, chunk_size)]
-    for epoch, epoch_step in tqdm(
-        chunks[initial_step // chunk_size :], desc="SFT Training", unit="chunk", disable=not show_progress
-    ):
+    for epoch, epoch_step in tqdm(chunks[initial_step // chunk_size :], "SFT Training", disable=not show_progress):
         order = list(trajectories)
         if shuffle:
             random.Random(seed + epoch).shuffle(order)

@@ -54,14 +54,14 @@ ATROPOS = Format(
 def groups(stored: Iterable[StoredGroup], losses: Losses) -> Iterator[Message]:
     """One document for each group that has a member left."""
     for each in stored:
-        converted = atropos_group(each.group)
-        for reason in converted.left_out:
+        made, left_out = atropos_group(each.group)
+        for reason in left_out:
             losses.add(f"attempt left out: {reason}")
-        losses.attempts += len(converted.left_out)
-        if converted.group is None:
+        losses.attempts += len(left_out)
+        if made is None:
             losses.groups += 1
         else:
-            yield losses.plain(converted.group.model_dump(mode="json"))
+            yield losses.plain(made.model_dump(mode="json"))
 
 
 FORMATS = (ATROPOS,)

@@ -12,7 +12,6 @@ tokens becomes a `Choice` with its exact prompt, and back again. Nothing is rend
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Self, TypeVar
 
@@ -236,18 +235,8 @@ def one_sequence(trajectory: Trajectory) -> TokenSequence | str:
     return sequence if sequence.token_ids else "nothing was sampled in it"
 
 
-@dataclass(frozen=True, slots=True)
-class Converted:
-    """The part of a group of trajectories that Atropos' formats can hold."""
-
-    group: AtroposGroup | None
-    """None if no member is left."""
-    left_out: list[str]
-    """The reason for each dropped member."""
-
-
-def atropos_group(group: TrajectoryGroup, *, temperature: float | None = None) -> Converted:
-    """Converts a group: its scored members that are one token sequence each.
+def atropos_group(group: TrajectoryGroup, *, temperature: float | None = None) -> tuple[AtroposGroup | None, list[str]]:
+    """A group's scored members that are one token sequence each, if there are any, and the reason for each other one.
 
     `temperature`: the sampler's, if known for the whole group; else the first turn's.
     """
@@ -262,7 +251,7 @@ def atropos_group(group: TrajectoryGroup, *, temperature: float | None = None) -
         else:
             members.append((trajectory, sequence))
     if not members:
-        return Converted(None, left_out)
+        return None, left_out
     if temperature is None:
         temperature = (next(members[0][0].choices()).model_extra or {}).get("temperature")
     made = AtroposGroup(
@@ -273,7 +262,7 @@ def atropos_group(group: TrajectoryGroup, *, temperature: float | None = None) -
         messages=[[_shown(message) for message in trajectory.messages()] for trajectory, _ in members],
         generation_params=None if temperature is None else {"temperature": temperature},
     )
-    return Converted(made, left_out)
+    return made, left_out
 
 
 def _where_sampled(sequence: TokenSequence, values: Sequence[T], other: T) -> list[T]:

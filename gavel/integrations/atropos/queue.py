@@ -142,19 +142,12 @@ create table if not exists peers (id integer primary key, body text not null);
 
 
 class RefusedRequest(GavelError):
-    """A request that is answered with the HTTP status `status`: a group that can never be trained here, or one that
-    this server does not take."""
+    """A request that is answered with the HTTP status `status`: a group that can never be trained here (422), one
+    that this server does not take, or a queue that is full or cannot be read or written (503)."""
 
     def __init__(self, status: int, message: str, remedy: str = "") -> None:
         super().__init__(message, remedy)
         self.status = status
-
-
-class QueueError(RefusedRequest):
-    """The queue is full, or cannot be read or written."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(503, message, remedy)
 
 
 class GroupQueue:
@@ -162,7 +155,7 @@ class GroupQueue:
 
     def __init__(self, path: Path, *, most_groups: int = 4096, space: TokenSpace | None = None) -> None:
         """`most_groups`: max waiting groups. `space`: of the server's own learner; None: another trainer takes the
-        batches. Raises `QueueError`."""
+        batches. Raises `RefusedRequest`."""
         self.path, self.space = path, space
         self.changed = asyncio.Event()
         """Set by the server when a group was accepted."""
@@ -199,7 +192,7 @@ class GroupQueue:
     def accept(self, groups: Sequence[AtroposGroup]) -> list[bool]:
         """Stores all groups, or none; returns whether each is new. They are on disk when this returns.
 
-        Raises `RefusedRequest` for one that cannot be trained, and `QueueError`, also where too many would wait.
+        Raises `RefusedRequest` for one that cannot be trained, and where too many would wait.
         """
         for group in groups:
             self._check(group)
@@ -217,7 +210,8 @@ class GroupQueue:
                     self._database.execute(f"insert into groups ({columns}) values (?, ?, ?, ?, ?, ?, ?)", row)
             ((count,),) = self._rows("select count(*) from groups where state = 'waiting'")
             if any(is_new) and count > self._most:
-                raise QueueError(
+                raise RefusedRequest(
+                    503,
                     f"{count - sum(is_new):,} groups wait already, and {self._most:,} may",
                     "Send it again when the learner has taken some, or raise --max-waiting.",
                 )
@@ -342,7 +336,8 @@ class GroupQueue:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise QueueError(
+            raise RefusedRequest(
+                503,
                 f"the queue {self.path} cannot be used: {error}",
                 "Make room, or end the other process that uses it; no group that was accepted is lost.",
             ) from error

@@ -278,13 +278,13 @@ class AtroposSender:
             return f"{group.exceptions[0].type}: {group.exceptions[0].message}"
         if failed := next((each for each in group if each.status == "failed"), None):
             return f"a rollout failed: {failed.status_reason}"
-        converted = atropos_group(group, temperature=self.loop.temperature)
-        if converted.group is None or converted.left_out:
-            return next(iter(converted.left_out), "it has no members")
-        if len(set(converted.group.scores)) == 1:
+        made, left_out = atropos_group(group, temperature=self.loop.temperature)
+        if made is None or left_out:
+            return next(iter(left_out), "it has no members")
+        if len(set(made.scores)) == 1:
             return _EQUAL
-        converted.group.env_id = self._env_id
-        await self.client.send(converted.group)
+        made.env_id = self._env_id
+        await self.client.send(made)
         self._sent.groups += 1
         return None
 

@@ -95,9 +95,7 @@ def gymnasium_scenario(
     Discrete nor Text.
     """
     chosen, sample = options or Options(), _make_sample(make, name)
-    tell = getattr(sample.unwrapped, "get_action_meanings", None)  # as Atari's environments do
-    told = [str(each) for each in tell()] if inspect.ismethod(tell) else None
-    form, names = _form_of(sample.action_space, actions or told, name)
+    form, names = _form_of(sample.action_space, actions, name)
     sample.close()
     train, held_out = chosen.drawn(lambda seed: Task(id=f"{name}-{seed}", user="", data={"seed": seed}))
     kind = GymnasiumWorld if success is None else ThresholdWorld

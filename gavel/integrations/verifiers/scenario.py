@@ -29,7 +29,6 @@ from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import described
 from gavel.scenarios.trajectory import Trajectory
-from gavel.scenarios.truth import Truth, read_truth
 
 _START_SECONDS = 120.0
 
@@ -113,20 +112,9 @@ def _settings(name: str, options: VerifiersOptions, runtime: str) -> Message:
 
 
 def _task(index: int, task: Any) -> Task:
-    data: Message = task.data.model_dump(mode="json")
-    told, answer = data.get("gavel"), data.get("answer")
-    if isinstance(told, dict):  # stored there by a scenario of Gavel
-        truth = read_truth(cast(Message, told))
-    else:
-        truth = Truth(reference=None if answer in (None, "") else f"The answer: {answer}")
-    return Task(
-        id=str(task.key),
-        user=str(task.data.prompt_text or ""),
-        data={"index": index},
-        rubric=truth.rubric,
-        reference=truth.reference,
-        criteria=list(truth.criteria),
-    )
+    answer = task.data.model_dump(mode="json").get("answer")
+    reference = None if answer in (None, "") else f"The answer: {answer}"
+    return Task(id=str(task.key), user=str(task.data.prompt_text or ""), data={"index": index}, reference=reference)
 
 
 class _Environment:

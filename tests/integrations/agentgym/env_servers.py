@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from tests.integrations.openenv.served import in_a_thread
+from tests.integrations.served import in_a_thread
 
 
 @dataclass
@@ -73,8 +73,8 @@ def missing(*names: str) -> _Status:
 class EnvServer:
     """A server in a thread of its own. `calls` is every request: (path, body)."""
 
-    def __init__(self, kind: str = "", *, most: int | None = None) -> None:
-        self.wire = WIRES.get(kind, Wire(most=most))
+    def __init__(self, kind: str) -> None:
+        self.wire = WIRES[kind]
         self.calls: list[tuple[str, Any]] = []
         self.games: dict[int, Game] = {}
         self.delay = 0.0

@@ -142,13 +142,6 @@ async def test_a_server_that_holds_eight_environments_serves_forty_episodes() ->
         assert len(server.games) == 8
 
 
-async def test_a_server_that_gives_an_environment_away_twice_is_found_out() -> None:
-    with EnvServer(most=3) as server:
-        scenario = agentgym(f"{server.url}?tasks=40&held_out=2")
-        played = await asyncio.gather(*(play(scenario, scripted(f"Action: say {n}"), n) for n in range(12)))
-        assert [each.metrics.get("success") for each in played] == [1.0] * 12
-
-
 @pytest.mark.slow
 async def test_a_server_that_dies_costs_the_running_episodes_and_the_next_ones_go_on_when_it_is_back() -> None:
     with EnvServer("alfworld") as server:
@@ -215,16 +208,6 @@ async def test_an_answer_of_another_form_fails_the_episode_and_is_never_a_reward
     assert not {"success", "environment_reward"} & lost.metrics.keys()
 
 
-async def test_code_in_an_action_is_sent_as_text_and_nothing_runs_it(servers, tmp_path) -> None:
-    file = tmp_path / "ran"
-    code = f"__import__('pathlib').Path({str(file)!r}).touch()"
-    server = servers("babyai")
-    scenario = agentgym(f"{server.url}?tasks=5&held_out=2&turns=1")
-    await play(scenario, scripted(f"Action: {code}"))
-    assert server.calls[-1][1]["action"] == code
-    assert not file.exists()
-
-
 @pytest.mark.parametrize(
     ("address", "told"),
     [
@@ -243,7 +226,7 @@ def test_an_address_that_cannot_be_used_is_told_with_a_remedy(address: str, told
 
 
 def test_an_item_cannot_be_trained_on_and_held_out(servers) -> None:
-    with pytest.raises(ScenarioError, match="item 7 is among"):
+    with pytest.raises(ScenarioError, match="both trained on and held out"):
         agentgym(f"{servers('babyai').url}?tasks=0-9&held_out=7-12")
 
 

@@ -19,7 +19,7 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from tests.integrations.agentgym import agentgym_clients
-from tests.integrations.openenv.served import in_a_thread
+from tests.integrations.served import in_a_thread
 
 
 def served(scenario: Scenario, **options: Any) -> AbstractContextManager[str]:

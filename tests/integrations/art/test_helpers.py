@@ -32,7 +32,6 @@ from gavel.integrations.art.mcp import (
 )
 from gavel.integrations.art.model import link_checkpoints
 from gavel.integrations.art.trajectories import Trajectory, TrajectoryGroup
-from gavel.integrations.art.utils.get_repo_root_path import get_repo_root_path
 from gavel.integrations.art.utils.iterate_dataset import iterate_dataset
 from gavel.integrations.art.utils.limit_concurrency import limit_concurrency
 from gavel.integrations.art.utils.output_dirs import (
@@ -309,11 +308,3 @@ async def test_the_bar_counts_trajectories() -> None:
         await wrap_group_awaitable(TrajectoryGroup([Trajectory(), Trajectory(), one()]))
         await wrap_group_awaitable(pair())
     assert bar.n == 5
-
-
-def test_the_root_is_the_nearest_repository_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = tmp_path / "a" / "b"
-    inner.mkdir(parents=True)
-    monkeypatch.chdir(inner)
-    (tmp_path / ".git").mkdir()
-    assert Path(get_repo_root_path()) == tmp_path

@@ -181,11 +181,3 @@ async def test_a_stop_that_is_asked_for_ends_the_run_after_the_step_in_progress(
     trainer.eval_fn, trainer.eval_every_n_steps = stopping, 1
     await trainer.train()
     assert counting.step == 1
-
-
-@pytest.mark.parametrize(
-    "sizes", [{"num_rollout_workers": 0}, {"max_batch_size": 1}, {"max_steps_off_policy": -1}, {"queue_maxsize": 0}]
-)
-def test_sizes_that_cannot_be_are_refused(sizes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=next(iter(sizes))):
-        PipelineRuntimeConfig(**sizes)

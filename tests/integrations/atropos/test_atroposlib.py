@@ -30,9 +30,9 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
-from tests.backend_server import serving
 from tests.integrations.atropos.groups import REGISTRATION, body
 from tests.integrations.atropos.served import AtroposServer
+from tests.integrations.served import in_a_thread
 
 pytestmark = [pytest.mark.bridges, pytest.mark.slow, pytest.mark.timeout(300)]
 _SECONDS = 400.0
@@ -150,7 +150,7 @@ def test_its_trainers_client_reads_our_batches(tmp_path: Path):
     from example_trainer.data import pad_data_to_good_offset
 
     queue = GroupQueue(tmp_path / "queue.sqlite")
-    with serving(create_app(queue)) as url:
+    with in_a_thread(create_app(queue)) as url:
         assert check_atropos_api(url, timeout=10)
         sizes = {"batch_size": 2, "gradient_accumulation_steps": 2, "training_steps": 3}
         register_trainer(TrainingConfig(model_name="m", atropos_url=url, **sizes))

@@ -129,12 +129,12 @@ def turn(prompt: list[int], ids: list[int], **extra: object) -> Choice:
 def test_a_trajectory_that_is_not_one_sequence_is_left_out_with_the_reason(turns: list[Choice], why: str):
     trajectory = Trajectory(messages_and_choices=turns, reward=1.0)
     assert why in str(one_sequence(trajectory))
-    assert atropos_group(TrajectoryGroup([trajectory])).group is None
+    assert atropos_group(TrajectoryGroup([trajectory]))[0] is None
     good = Trajectory(messages_and_choices=[turn([1], [2])], reward=0.0)
-    converted = atropos_group(TrajectoryGroup([trajectory, good]))
-    assert len(converted.left_out) == 1
-    assert converted.group is not None
-    assert converted.group.tokens == [[1, 2]]
+    made, left_out = atropos_group(TrajectoryGroup([trajectory, good]))
+    assert len(left_out) == 1
+    assert made is not None
+    assert made.tokens == [[1, 2]]
 
 
 def test_what_is_sent_has_content_in_every_message_and_one_on_prompt_positions():
@@ -142,9 +142,9 @@ def test_what_is_sent_has_content_in_every_message_and_one_on_prompt_positions()
     scored = Trajectory(
         messages_and_choices=[{"role": "user", "content": "Go"}, turn([1], [2], temperature=0.7)], reward=0.5
     )
-    converted = atropos_group(TrajectoryGroup([unscored, scored]))
-    assert converted.left_out == ["it has no score"]
-    assert converted.group is not None
-    assert converted.group.inference_logprobs == [[NO_LOGPROB, -0.5]]
-    assert converted.group.messages == [[{"role": "user", "content": "Go"}, {"role": "assistant", "content": ""}]]
-    assert converted.group.generation_params == {"temperature": 0.7}
+    made, left_out = atropos_group(TrajectoryGroup([unscored, scored]))
+    assert left_out == ["it has no score"]
+    assert made is not None
+    assert made.inference_logprobs == [[NO_LOGPROB, -0.5]]
+    assert made.messages == [[{"role": "user", "content": "Go"}, {"role": "assistant", "content": ""}]]
+    assert made.generation_params == {"temperature": 0.7}

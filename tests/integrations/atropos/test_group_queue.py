@@ -8,7 +8,7 @@ import pytest
 
 from gavel.integrations.atropos.queue import (
     GroupQueue,
-    QueueError,
+    RefusedRequest,
     TrainerRegistration,
     Waiting,
     choose_exactly,
@@ -83,7 +83,7 @@ def test_a_reset_forgets_all_but_never_a_batch_number(queue: GroupQueue):
 def test_a_second_process_is_refused(queue: GroupQueue, monkeypatch: pytest.MonkeyPatch):
     queue.accept([a_group(0)])
     monkeypatch.setattr("gavel.integrations.atropos.queue._BUSY_SECONDS", 0.05)
-    with pytest.raises(QueueError, match="locked"):
+    with pytest.raises(RefusedRequest, match="locked"):
         GroupQueue(queue.path)
 
 

@@ -11,6 +11,10 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from gavel.llm.types import Message
+from gavel.scenarios.chat_model import ChatRequest, FunctionModel
+from tests.integrations.players import call
+
 ACTION = {
     "title": "Guess",
     "description": "Guess the number.",
@@ -71,9 +75,7 @@ class StandIn:
         return random.Random(seed).randint(1, 9), observation("Guess a number from 1 to 9.")
 
     def step(self, goal: int, action: dict[str, Any]) -> dict[str, Any]:
-        guess = action.get("number", action.get("message"))
-        if isinstance(guess, str) and guess.isdigit():
-            guess = int(guess)
+        guess = action.get("number")
         if not isinstance(guess, int):
             problem = [{"loc": ["number"], "msg": "Input should be a valid integer", "type": "int_parsing"}]
             return error("Invalid message", "VALIDATION_ERROR", errors=problem)
@@ -154,9 +156,19 @@ class StandIn:
         return True
 
 
-WORDS = {
-    "title": "Say",
-    "type": "object",
-    "properties": {"metadata": {"type": "object"}, "message": {"type": "string"}},
-    "required": ["message"],
-}
+async def _halve(request: ChatRequest) -> Message:
+    low, high, guess = 1, 9, 5
+    for message in request.messages:
+        if message["role"] == "assistant":
+            guess = json.loads(message["tool_calls"][0]["function"]["arguments"])["number"]
+        elif "higher" in message["content"]:
+            low = guess + 1
+        elif "lower" in message["content"]:
+            high = guess - 1
+    guess = (low + high) // 2
+    turns = sum(message["role"] == "assistant" for message in request.messages)
+    return call("act", turns, number=guess)
+
+
+HALVER = FunctionModel("halver", _halve)
+"""Finds the number of the stand-in's environment."""

@@ -9,9 +9,9 @@ import pytest
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.trajectory import Trajectory
-from tests.integrations.openenv.players import HALVER, call, script
-from tests.integrations.openenv.served import running
-from tests.integrations.openenv.stand_in import ACTION, WORDS, StandIn
+from tests.integrations.openenv.stand_in import ACTION, HALVER, StandIn
+from tests.integrations.players import call, script
+from tests.integrations.served import running
 
 
 async def scenario_of(url: str, query: str = "") -> Scenario:
@@ -164,13 +164,6 @@ def test_an_address_that_is_none_says_what_to_type(address: str, said: str):
     assert caught.value.remedy
 
 
-async def test_words_are_the_action_where_that_is_asked_for():
-    found = await play(StandIn(action=WORDS), "?style=text")
-    assert found.tools is None
-    assert found.status == "finished"
-    assert found.messages()[-1] == {"role": "user", "content": "right"}
-
-
 async def test_without_a_threshold_nothing_is_said_of_success():
     async with running(StandIn().app()) as url:
         scenario = await scenario_of(url)
@@ -202,7 +195,9 @@ async def test_arguments_that_cannot_be_read_never_reach_the_server(arguments: s
     assert "valid JSON" in found.messages()[3]["content"] or "JSON object" in found.messages()[3]["content"]
 
 
-async def test_words_as_actions_need_an_action_of_words():
+async def test_an_agent_without_tool_calls_acts_in_words():
     async with running(StandIn().app()) as url:
-        with pytest.raises(ScenarioError, match="style=text"):
-            await scenario_of(url, "?style=text")
+        scenario = await asyncio.to_thread(find_scenario, f"react:openenv:{url}?success=0.1")
+        turns = [{"content": f'Thought: hm\nAction: act {{"number": {number}}}'} for number in range(1, 10)]
+        found = await rollout(script(turns), scenario, scenario.tasks()[0])  # type: ignore[arg-type]
+    assert (found.tools, found.metrics["success"]) == (None, 1.0)
