@@ -1,7 +1,7 @@
 """Exports trajectories to a file in another program's format, or to an OTLP endpoint.
 
-    told = export_file(stored, "atif", Path("attempts.jsonl"))
-    told.summary       # "wrote 1,600 attempts of 200 groups as ATIF documents to attempts.jsonl"
+    told = export_file(stored, "verifiers", Path("traces.jsonl"))
+    told.summary       # "wrote 1,600 attempts of 200 groups as verifiers traces to traces.jsonl"
     told.notes         # ["left out or changed: 3 × …"]
 
 A file appears once it is complete, and nothing is overwritten. Groups are written one at a time, so that an export may
@@ -131,7 +131,7 @@ def export_file(
     else:
         path = Path(out)
         _check_name(path, export)
-        _write(path, export.documents(passing(), model, losses))
+        _write(path, export, export.documents(passing(), model, losses))
         if form in ("dpo", "sft") and losses.groups == len(sizes):
             path.unlink()
             raise ExportError(f"nothing to write as {export.title}: {'; '.join(losses.notes())}.", _NOTHING[form])
@@ -149,13 +149,15 @@ def _check_name(path: Path, export: Export) -> None:
         raise ExportError(f"{export.title} cannot be written to {path}.", f"Give -o {ways}.")
 
 
-def _write(path: Path, documents: Iterable[Message | str]) -> None:
-    """Writes a file, or a directory with one file per document."""
+def _write(path: Path, export: Export, documents: Iterable[Message | str]) -> None:
+    """Writes a file, or a directory with the format's file, or with one file per document if the format names none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as unfinished:
-            if path.suffix:
-                with unfinished.open("w", encoding="utf-8") as stream:
+            if path.suffix or export.file:
+                file = unfinished if path.suffix else unfinished / export.file
+                file.parent.mkdir(exist_ok=True)
+                with file.open("w", encoding="utf-8") as stream:
                     stream.writelines(each if isinstance(each, str) else f"{_json(each)}\n" for each in documents)
             else:
                 unfinished.mkdir()

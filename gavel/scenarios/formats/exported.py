@@ -121,6 +121,8 @@ class Export:
     """Allowed file name suffixes of an output; an empty suffix is a directory."""
     documents: Callable[[Iterable["StoredGroup"], str | None, "Losses"], Iterator[dict[str, Any] | str]]
     """Converts groups and the policy's name, if known, to documents: each a line of JSON, or pieces of text."""
+    file: str = ""
+    """Name of the file in an output directory; empty = one file per document."""
 
 
 @dataclass(frozen=True, slots=True)

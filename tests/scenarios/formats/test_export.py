@@ -20,6 +20,7 @@ from tests.scenarios.formats.test_otel_spans import Collector
 
 FILES = [
     ("atif", "a.jsonl"),
+    ("verifiers", "v.jsonl"),
     ("otel", "o.jsonl"),
     ("inspect", "i.json"),
     ("agenttraj", "t.jsonl"),
@@ -58,6 +59,8 @@ def test_what_cannot_be_exported_leaves_no_file(tmp_path: Path, form, name):
 def test_a_directory_holds_a_document_for_each_attempt(tmp_path: Path):
     export_file(both(), "atif", tmp_path / "documents")
     assert [path.name for path in sorted((tmp_path / "documents").iterdir())] == ["000000.json", "000001.json"]
+    export_file(both(), "verifiers", tmp_path / "results")
+    assert len((tmp_path / "results" / "traces.jsonl").read_text().splitlines()) == 3
 
 
 def test_nothing_is_written_over(tmp_path: Path):
