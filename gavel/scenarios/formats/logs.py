@@ -5,7 +5,6 @@
     {"prompt": "Where?", "choices": [{"text": "Here."}], "model": …}         text completions
     {"modelInput": {…}, "modelOutput": {…}, "recordId": …}                   Bedrock's batches
     {"input": {"inputBodyJson": {…}}, "output": {"outputBodyJson": {…}}}     Bedrock's invocation log
-    {"responses_create_params": {…}, "response": {…}, "reward": 1.0}         NeMo Gym's rollouts
     {"custom_id": "7", "response": {"status_code": 200, "body": {…}}}        batches of OpenAI, Anthropic and Gemini
     {"instruction": "Sum up.", "input": "The text", "output": "A summary"}   instruction data, evaluation tools, dumps
     {"id": "o1", "traceId": "t1", "type": "GENERATION", "input": [{…}], …}   Langfuse's traces and observations
@@ -16,13 +15,9 @@ are exported too, its conversation is that of the last call, which repeats the e
 call repeats (sub-agents') become additional histories.
 """
 
-import re
-import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 from gavel.llm.types import Message
@@ -49,14 +44,13 @@ from gavel.scenarios.formats.row import (
     as_list,
     as_message,
     at,
+    cell,
     first_line,
     first_of,
     is_list,
     is_object,
-    loaded,
     with_single_score,
 )
-from gavel.scenarios.formats.text import cell
 from gavel.scenarios.trajectory import History, MessageOrChoice
 
 _QUESTIONS = ("messages", "contents", "input", "prompt")
@@ -76,17 +70,13 @@ class Answers:
     """Reason why there is no attempt."""
 
 
-def _is_request(body: Any) -> bool:
-    return is_object(body, "|".join(_QUESTIONS))
-
-
-def _read_request(body: Message) -> list[Any]:
+def read_request(body: Message) -> list[Any]:
     """The messages of a request."""
     asked = next((body[name] for name in _QUESTIONS if name in body), None)
     return [*system_message(first_of(body, *SYSTEM)), *as_message(asked or "", "user")]
 
 
-def _read_response(body: Any) -> Answers:
+def read_response(body: Any) -> Answers:
     """The attempts in a response body, or the reason why there is none: an error, or an unknown form."""
     if not is_object(body):
         return Answers([], {}, "no response")
@@ -133,7 +123,7 @@ def _split_exchange(value: Any) -> tuple[Message, Any, Collection[str]] | None:
         return None
     for asked, answered in _PAIRS:
         request, holder = _body(at(value, asked)), answered.partition(".")[0]
-        if _is_request(request) and (holder in value or "error" in value):
+        if is_object(request, "|".join(_QUESTIONS)) and (holder in value or "error" in value):
             used = {asked.partition(".")[0], holder} - {"item"}  # its other fields are the task's
             return request, _body(at(value, answered)), used
     if is_object(value, "prompt") and "messages" not in value and is_list(value.get("choices")):
@@ -141,7 +131,7 @@ def _split_exchange(value: Any) -> tuple[Message, Any, Collection[str]] | None:
     response = _body(value.get("response"))
     is_answer = is_object(response, "choices|candidates|content|output|error") and "role" not in response
     used = (*_QUESTIONS, "response", "tools", "system", "systemInstruction")
-    return (value, response, used) if is_answer and _is_request(value) else None
+    return (value, response, used) if is_answer and is_object(value, "|".join(_QUESTIONS)) else None
 
 
 def _body(value: Any) -> Any:
@@ -153,21 +143,13 @@ def _body(value: Any) -> Any:
 def _read_exchanges(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         request, response, used = _split_exchange(row.value) or ({}, {}, ())
-        yield from _make_attempts(
-            row, request, _read_response(response), source, EXCHANGES.name, without(row.value, *used)
-        )
+        yield from _answer(row, request, read_response(response), source, EXCHANGES.name, without(row.value, *used))
 
 
-def _make_attempts(
-    row: Row,
-    request: Message,
-    answers: Answers,
-    source: Source,
-    form: str,
-    fields: Message,
-    task: dict[str, Any] | None = None,
+def _answer(
+    row: Row, request: Message, answers: Answers, source: Source, form: str, fields: Message
 ) -> Iterator[Attempt]:
-    """One attempt for each answer; failed requests are counted. Without a `request` the prompt is unknown."""
+    """One attempt for each answer to a request; failed requests are counted."""
     if answers.problem:
         why = "response not read" if answers.problem == _UNREAD else "request failed"
         source.leave_out(row, f"{why} ({answers.problem})")
@@ -178,8 +160,7 @@ def _make_attempts(
     for number, answer in enumerate(answers.attempts):
         if prompts and all(isinstance(each, str) for each in prompts):  # each has as many choices
             request = {**request, "prompt": prompts[number * len(prompts) // len(answers.attempts)]}
-        before = _read_request(request) if request else None
-        yield attempt(row, form, before, answer, fields, task=task, tools=offered_tools(request), **answers.ended)
+        yield attempt(row, form, read_request(request), answer, fields, tools=offered_tools(request), **answers.ended)
 
 
 EXCHANGES = Format(
@@ -190,134 +171,51 @@ EXCHANGES = Format(
 )
 
 
-_ASKED, _FAILURE, _TASK = "responses_create_params", "_ng_failure_class", "_ng_task_index"
-_NOT_KEPT = (_ASKED, "response", "ng_trajectory", "ng_perf", "ng_model_call_capture", "ng_agent_observations")
-
-
-def _read_rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    """NeMo Gym's rollouts, and those of its sidecar of failures.
-
-    A masked sample, whose environment declares its reward invalid, counts as failed.
-    """
-    for row in rows:
-        value: Message = row.value
-        found, fields = _read_response(value.get("response")), without(value, *_NOT_KEPT)
-        answer = found.attempts[0] if found.attempts else []
-        if answer and all(map(is_list, answer)):
-            answer = max(answer, key=len)  # transitions, each of which repeats the conversation so far
-        ended: dict[str, Any] = found.ended
-        if found.problem or value.get("mask_sample") is True or _FAILURE in value:
-            reason = first_of(value, "failure_reason", "_ng_failure_message", _FAILURE, "failure_kind")
-            reason = first_line(reason or found.problem or "its sample is masked")
-            ended = {"status": "failed", "status_reason": reason}
-        if fields.get("expected_answer") is not None:
-            fields.setdefault("reference", fields["expected_answer"])
-        task = {"task": value[_TASK]} if _TASK in value else None
-        before, offered = _read_request(value[_ASKED]), offered_tools(value[_ASKED])
-        if before or answer:
-            yield attempt(row, NEMO_GYM.name, before or None, answer, fields, task=task, tools=offered, **ended)
-        else:
-            source.leave_out(row, "rollout without messages")
-
-
-NEMO_GYM = Format(
-    "NeMo Gym rollouts",
-    (_ASKED, "response"),
-    lambda value: is_object(value, _ASKED, f"response|{_FAILURE}") and is_object(value[_ASKED]),
-    _read_rollouts,
-    task="task index",
-)
-
-
 def _read_batch(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    named = {path: found for path, each in source.files.items() if (found := _bodies(row.value for row in each))}
-    if len({name for each in named.values() for name in each}) == sum(map(len, named.values())):  # parts of one batch
-        named = {path: {name: body for each in named.values() for name, body in each.items()} for path in [*named][:1]}
-    answered = {path: [row for row in each if not _asking(row.value)] for path, each in source.files.items()}
-    if not any(answered.values()):
+    """The answers of a batch, which are joined by their ids with the requests of its input file."""
+    requests: dict[tuple[str, str], Message] = {}
+    answers = [row for row in rows if not _requests(row.value)]
+    for row in rows:
+        for each in _requests(row.value):
+            body: Message = each[_name(each)[0]]
+            if requests.setdefault(_name(each), body) != body:
+                raise RowError(
+                    f"{row.where}: two different requests are called {_name(each)[1]}.",
+                    "Score each batch with its own input file.",
+                )
+    if not answers:
         raise RowError(f"{rows[0].where} is a request of a batch, and no answer is there.", "Name its output as well.")
-    for path, answers in answered.items():
-        requests = _find_requests(path, {_name(row.value) for row in answers}, named, source) if answers else {}
-        for row in answers:
-            found, name = _read_answers(row.value), _name(row.value)
-            request = requests.get(name, {})
-            if requests and not request and not found.problem:
-                source.leave_out(row, "answer to no request of the input file")
-                continue
-            fields = {"custom_id": name[1]}
-            yield from _make_attempts(row, request, found, source, BATCH.name, fields, None if request else fields)
+    if not requests:
+        raise RowError(
+            f"{rows[0].where} is an answer of a batch, without what was asked.",
+            "Name the batch's input file as well: gavel score INPUT OUTPUT.",
+        )
+    for row in answers:
+        found, request = _read_result(row.value), requests.get(_name(row.value))
+        if request is None and not found.problem:
+            source.leave_out(row, "answer to no request of the input file")
+        else:
+            yield from _answer(row, request or {}, found, source, BATCH.name, {"custom_id": _name(row.value)[1]})
 
 
-_Name = tuple[str, str]
-
-
-def _name(row: Message) -> _Name:
+def _name(row: Message) -> tuple[str, str]:
     """The field with the requests of its vendor (Gemini, Anthropic, OpenAI), and the id of a request or an answer."""
     field = "request" if "key" in row else "params" if is_object(row, "params|result") else "body"
     return field, as_json(row.get("custom_id", row.get("key")))
 
 
-def _read_answers(row: Message) -> Answers:
+def _read_result(row: Message) -> Answers:
     """The responses to one request: of OpenAI and Gemini under `response`, of Anthropic under `result`."""
     result = first_of(row, "result", "response")
     result = result if is_object(result) else {}
     body, status = first_of(result, "message", "body") or result, result.get("status_code", 200)
     if is_object(body) and status == 200 and not row.get("error") and result.get("type", "succeeded") == "succeeded":
-        return _read_response(body)
+        return read_response(body)
     error = row.get("error") or result.get("error") or (body.get("error") if is_object(body) else None)
     return Answers([], {}, _problem(error, str(result.get("type", f"status {status}"))))
 
 
-def _find_requests(
-    output: Path, names: set[_Name], named: Mapping[Path, dict[_Name, Message]], source: Source
-) -> dict[_Name, Message]:
-    """The request bodies by name, from the input file that was named, or from the one beside it that has all of them.
-
-    Raises `RowError` where several have them, and no file's name has all words that others share with the output's.
-    """
-    beside = (path for path in sorted(output.parent.glob("*.json*")) if path not in source.files)
-    found = named or {path: _bodies(_lines(path)) for path in beside}
-    least = 1 if named else len(names)
-    held = {path: {name: each[name] for name in names & each.keys()} for path, each in found.items()}
-    held = {path: each for path, each in held.items() if len(each) >= least}
-    asked = {
-        path: {name: (_read_request(it), offered_tools(it)) for name, it in each.items()} for path, each in held.items()
-    }
-    words = {path: set(_WORD.findall(path.stem.lower())) & set(_WORD.findall(output.stem.lower())) for path in held}
-    best = [path for path in held if all(asked[path] == asked[it] or words[path] > words[it] for it in held)]
-    if best:
-        source.notes.append(f"the prompts of {output} are those of {best[0]}.")
-        return held[best[0]]
-    if held:
-        raise RowError(
-            f"{output} fits the requests of {' and of '.join(map(str, held))} alike.",
-            f"Name the right one as well: gavel score {shlex.join([str(next(iter(held))), str(output)])}.",
-        )
-    source.notes.append(
-        f"the batch's input file is not beside {output}: the judge does not see what was asked, and only choices of "
-        f"one request are compared. Name the file with all its requests as well: gavel score INPUT {output.name}."
-    )
-    return {}
-
-
-_WORD = re.compile(r"[^\W\d_]+|\d+")
-
-
-def _lines(path: Path) -> Iterator[Any]:
-    with path.open(encoding="utf-8-sig", errors="replace") as lines:
-        if path.suffix == ".json":
-            whole = loaded(lines.read())
-            yield from whole if is_list(whole) else [whole]
-        else:
-            yield from map(loaded, filter(str.strip, lines))
-
-
-def _bodies(values: Iterable[Any]) -> dict[_Name, Message]:
-    """The bodies of requests, up to a value that holds none."""
-    return {_name(row): row[_name(row)[0]] for each in takewhile(bool, map(_asking, values)) for row in each}
-
-
-def _asking(value: Any) -> list[Message]:
+def _requests(value: Any) -> list[Message]:
     """The requests of a batch that a value is, or that it holds under `requests`; empty for anything else."""
     rows = as_list(value["requests"]) if is_object(value, "requests") else [value]
     are_requests = all(is_object(each, "custom_id|key") and is_object(each.get(_name(each)[0])) for each in rows)
@@ -328,12 +226,11 @@ BATCH = Format(
     "batch output",
     ("custom_id", "response|result"),
     lambda value: (
-        bool(_asking(value))
+        bool(_requests(value))
         or (is_object(value, "custom_id", "response|result|error") and "request" not in value)
         or (is_object(value, "key", "response|error") and "request" not in value)
     ),
     _read_batch,
-    task="custom_id",
 )
 
 

@@ -246,55 +246,39 @@ def batch(name: str, body: Any = BATCH, status: int = 200) -> dict[str, Any]:
     return {"id": f"batch_req_{name}", "custom_id": name, "response": response, "error": None}
 
 
+def request(number: int, name: str) -> dict[str, Any]:
+    return {"custom_id": name, "method": "POST", "body": {"messages": [SYSTEM, ask(number)]}}
+
+
 def test_a_batch_s_answers_are_joined_with_its_questions(tmp_path: Path) -> None:
-    requests = [
-        {
-            "custom_id": f"{n}-{k}",
-            "method": "POST",
-            "url": "/v1/chat/completions",
-            "body": {"messages": [SYSTEM, ask(n)]},
-        }
-        for n in (7, 8)
-        for k in range(3)
-    ]
-    written(tmp_path / "input.jsonl", *requests)
+    requests = [request(n, f"{n}-{k}") for n in (7, 8) for k in range(3)]
+    asked = written(tmp_path / "input.jsonl", *requests)
     failed = batch("8-2", {"error": {"code": "rate_limit_exceeded", "message": "slow down"}}, 429)
     answers = [batch(each["custom_id"]) for each in requests[::-1] if each["custom_id"] != "8-2"]
-    reading = read_file(written(tmp_path / "output.jsonl", failed, *answers))
-    assert reading.summary == "reads as: batch output, 6 rows in 2 groups by opening messages"
-    assert [len(group) for group in reading.groups] == [2, 3]
-    assert reading.groups[1].trajectories[0].messages() == CONVERSATION
-    assert reading.notes == [
-        f"left out: 1 × request failed (rate_limit_exceeded); first: {tmp_path / 'output.jsonl'}:1.",
-        f"the prompts of {tmp_path / 'output.jsonl'} are those of {tmp_path / 'input.jsonl'}.",
-    ]
+    output = written(tmp_path / "output.jsonl", failed, *answers, batch("other"))
+    for paths in ([asked, output], [output, asked]):
+        reading = read_file(paths)
+        assert reading.summary == "reads as: batch output, 13 rows in 2 groups by opening messages"
+        assert [len(group) for group in reading.groups] == [2, 3]
+        assert reading.groups[1].trajectories[0].messages() == CONVERSATION
+        assert reading.notes == [
+            f"left out: 1 × request failed (rate_limit_exceeded); first: {output}:1.",
+            f"left out: 1 × answer to no request of the input file; first: {output}:7.",
+        ]
+    (tmp_path / "whole.json").write_text(json.dumps({"requests": requests}, indent=1))
+    assert [len(group) for group in read_file([tmp_path / "whole.json", output]).groups] == [2, 3]
 
 
-def test_a_batch_s_answers_never_take_the_prompts_of_another_batch(tmp_path: Path) -> None:
-    def requests(name: str, asked: str) -> Path:
-        return written(
-            tmp_path / f"{name}.jsonl", {"custom_id": "a", "body": {"messages": [{**ask(1), "content": asked}]}}
-        )
-
-    def prompts(*paths: Path) -> list[Any]:
-        return [each.trajectories[0].messages()[0]["content"] for each in read_file(paths).groups]
-
-    paths = {name: requests(f"{name}_input", name) for name in ("capitals", "rivers")}
-    outputs = {name: written(tmp_path / f"{name}_output.jsonl", batch("a")) for name in (*paths, "batch_7")}
-    assert [prompts(outputs[name]) for name in paths] == [[name] for name in paths]
-    with pytest.raises(RowError, match=r"capitals_input\.jsonl and of .*rivers_input\.jsonl alike"):
-        read_file(outputs["batch_7"])
-    assert prompts(outputs["batch_7"], paths["rivers"]) == prompts(paths["rivers"], outputs["batch_7"]) == ["rivers"]
-    assert prompts(*paths.values(), outputs["rivers"], outputs["capitals"]) == ["rivers", "capitals"]
-    gemini = written(tmp_path / "gemini.jsonl", {"key": "a", "response": {"candidates": [{"content": {"parts": []}}]}})
-    assert "input file is not beside" in read_file(gemini).notes[0]
-    with pytest.raises(RowError, match="is a request of a batch"):
-        read_file(paths["rivers"])
-
-
-def test_capitals_in_names_of_columns_do_not_matter(tmp_path: Path) -> None:
-    reading = read_file(written(tmp_path / "rows.jsonl", {"ID": 7, "Prompt": "2 + 2?", "Response": "4"}), by="ID")
-    assert [each.metadata for each in reading.groups[0].trajectories] == [{"ID": 7}]
+def test_a_batch_s_answers_are_refused_without_their_own_questions(tmp_path: Path) -> None:
+    paths = [written(tmp_path / f"{n}.jsonl", request(n, "a")) for n in (7, 8)]
+    output = written(tmp_path / "output.jsonl", batch("a"))
+    for given, problem in (
+        ([output], "without what was asked"),
+        (paths[:1], "is a request of a batch, and no answer is there"),
+        ([*paths, output], "two different requests are called a"),
+    ):
+        with pytest.raises(RowError, match=problem):
+            read_file(given)
 
 
 @pytest.mark.parametrize(
@@ -525,14 +509,6 @@ def test_own_tables_of_judged_groups_are_read(tmp_path: Path) -> None:
         assert read_file(path).summary == "reads as: Gavel's judged table, 3 rows in 2 groups"
 
 
-def test_a_batch_without_its_questions_compares_choices_of_one_request_only(tmp_path: Path) -> None:
-    both = {"choices": BATCH["choices"] * 2}
-    reading = read_file(written(tmp_path / "output.jsonl", batch("a", both), batch("b", both)))
-    assert reading.summary == "reads as: batch output, 2 rows in 2 groups by custom_id"
-    assert [len(group) for group in reading.groups] == [2, 2]
-    assert "input file is not beside" in reading.notes[0]
-
-
 HISTORY = [["Where is order 6?", "It is lost."]]
 SIDES = ("chosen", "rejected")
 ANSWERS: list[dict[str, Any]] = [
@@ -608,132 +584,58 @@ def test_a_sample_beside_its_item_is_an_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "remedy", "members"),
+    ("row", "asked", "answers", "members"),
     [
-        ({"task_id": 1, "traj": [Q, PARIS, Q], "reward": 1.0}, "--answer-column traj", [[Q, PARIS, Q]]),
+        ({"task_id": 1, "traj": [Q, PARIS, Q], "reward": 1.0}, None, ["traj"], [[Q, PARIS, Q]]),
+        ({"context": [Q, PARIS, Q], "a": "Lyon.", "b": "Lyon."}, "context", ["a", "b"], [[Q, PARIS, Q, LYON]] * 2),
+        ({"problem": Q["content"], "answers": [{"answer": "Lyon.", "rank": 1}]}, "problem", ["answers"], [[Q, LYON]]),
+        ({"output": {"time": "1", "history": [Q, LYON]}}, None, ["output.history"], [[Q, LYON]]),
         (
-            {"question": {"full_text": Q["content"]}, **{f"answer_{n}": "It is Paris." for n in (0, 1)}, "score_1": 1},
-            "--prompt-column question.full_text --answer-column answer_0 --answer-column answer_1",
-            [[Q, PARIS]] * 2,
-        ),
-        (
-            {"context": [Q, PARIS, Q], "response1": "Lyon.", "response2": "Lyon."},
-            "--prompt-column context --answer-column response1 --answer-column response2",
-            [[Q, PARIS, Q, LYON]] * 2,
-        ),
-        (
-            {"context": [Q], "response1": "l.reverse()", "response2": "l.reverse()"},
-            "--prompt-column context --answer-column response1 --answer-column response2",
-            [[Q, LYON | {"content": "l.reverse()"}]] * 2,
-        ),
-        (
-            {"problem": Q["content"], "answers": [{"answer": "Lyon.", "rank": 1}], "output_id": "x"},
-            "--prompt-column problem --answer-column answers",
-            [[Q, LYON]],
-        ),
-        (
-            {"id": 1, "data": {"prompt": Q["content"], "answer1": "It is Paris.", "answer2": "Lyon."}},
-            "--prompt-column data.prompt --answer-column data.answer1 --answer-column data.answer2",
+            {"kind": "geo", "question": {"full_text": Q["content"]}, "ours": "It is Paris.", "theirs": "Lyon."},
+            "question.full_text",
+            ["ours", "theirs"],
             [[Q, PARIS], [Q, LYON]],
         ),
-        ({"error": None, "output": {"time": "1", "history": [Q, LYON]}}, "--answer-column output.history", [[Q, LYON]]),
         (
-            {
-                "kind": "geo",
-                "context": "In order.",
-                "question": Q["content"],
-                "ours": "It is Paris.",
-                "theirs": "It is not Paris.",
-                "score": "5/6",
-            },
-            "--prompt-column question --answer-column ours --answer-column theirs",
-            [[Q, PARIS], [Q, LYON | {"content": "It is not Paris."}]],
-        ),
-        (
-            {"doc": {"question": "order 7?"}, "arguments": {"0": {"arg_0": Q["content"]}}, "filtered_resps": ["Paris"]}
-            | {"resps": [["It is Paris."]]},
-            "--prompt-column arguments.0.arg_0 --answer-column resps.0",
+            {"arguments": {"0": {"arg_0": Q["content"]}}, "filtered_resps": ["Paris"], "resps": [["It is Paris."]]},
+            "arguments.0.arg_0",
+            ["resps.0"],
             [[Q, PARIS]],
-        ),
-        (
-            {"question_title": "Order", "question_content": Q["content"], "output_list": ["It is Paris.", "Lyon."]}
-            | {"code_list": ["Paris", "Lyon"]},
-            "--prompt-column question_content --answer-column output_list",
-            [[Q, PARIS], [Q, LYON]],
         ),
     ],
 )
-def test_the_columns_to_name_are_read_when_they_are_named(
-    tmp_path: Path, row: dict[str, Any], remedy: str, members: list[Any]
+def test_columns_are_listed_and_read_when_they_are_named(
+    tmp_path: Path, row: dict[str, Any], asked: str | None, answers: list[str], members: list[Any]
 ) -> None:
     path = written(tmp_path / "rows.jsonl", row)
     with pytest.raises(RowError) as error:
         read_file(path)
-    assert f"{remedy};" in error.value.remedy
-    given = list(zip(remedy.split()[::2], remedy.split()[1::2], strict=True))
-    prompt = next((name for option, name in given if option == "--prompt-column"), None)
-    answers = [name for option, name in given if option == "--answer-column"]
-    reading = read_file(path, columns=Columns(prompt, answers))
+    listed = error.value.remedy.partition("of the paths ")[2]
+    assert all(name.removesuffix(".0") in listed for name in [*filter(None, [asked]), *answers])
+    reading = read_file(path, columns=Columns(asked, answers))
     assert [each.messages() for each in reading.groups[0]] == members
     assert not any("part of the task" in note for note in reading.notes)
 
 
 @pytest.mark.parametrize(
-    ("row", "remedy"),
+    ("name", "text", "remedy"),
     [
-        (
-            {"tasks": [{"id": 1}], "runs": {"all": [{"turns": [{"messages": [Q, PARIS]}]}]}},
-            "jq -c '.runs.all[].turns[]'",
-        ),
-        ({"7": {"prompt": "Hi", "answer": "Yo."}, "8": {"prompt": "Hi", "answer": "No."}}, "jq -c '.[]'"),
-        (
-            {"instruction": "Mend it.", "output_steps": [{"time": "now", "action": "run"}] * 2},
-            "of the paths instruction, output_steps.0.time",
-        ),
-        ({"question": "Where is it?", "answer_kind": "text"}, "of the paths question, answer_kind. "),
-        ({"choices": [{"turns": ["A.", "B."]}]}, "of the paths choices.0.turns.0, choices.0.turns.1. "),
+        ("a.json", json.dumps({"tasks": [{"id": 1}], "runs": {"all": [{"turns": [{"messages": [Q, PARIS]}]}]}}),
+         "jq -c '.runs.all[].turns[]'"),
+        ("c.json", '{"question": "Where?", "answer kind": "text", "n": 1}', "of the paths question, 'answer kind'. "),
+        ("d.csv", "Frage;A;B\nWo ist es?;Hier drin;Da drüben\n", "of the paths Frage, A, B. "),
+        ("e.csv", 'a,b\n"{""x"": ""Where?"", ""y"": 1}","[{""z"": ""Here.""}]"\n', "of the paths a.x, b. "),
+        ("f.csv", "Report of May\nprompt,completion\nHi,Hello\nHi,No\n", "delete the lines above its header"),
+        ("g.json", '{"messages": [{"role": "customer", "content": "Hi"}, {"role": "agent", "content": "Yo"}]}',
+         "Rename agent to assistant and customer to user"),
     ],
-)
-def test_rows_that_no_columns_hold_are_written_by_a_command(tmp_path: Path, row: dict[str, Any], remedy: str) -> None:
+)  # fmt: skip
+def test_what_must_be_typed_or_changed_is_told(tmp_path: Path, name: str, text: str, remedy: str) -> None:
+    (tmp_path / name).write_text(text)
     with pytest.raises(RowError) as error:
-        read_file(written(tmp_path / "rows.jsonl", row, row))
+        read_file(tmp_path / name)
     assert remedy in error.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("text", "remedy"),
-    [
-        ("Frage;A;B\nWo ist es?;Hier drin;Da drüben\n", "--prompt-column Frage --answer-column A --answer-column B;"),
-        ('a,b\n"{""x"": ""Where?"", ""y"": [1]}","[{""z"": ""Here.""}]"\n', "of the paths a.x, b.0.z. "),
-    ],
-)
-def test_columns_of_a_table_are_named_by_options(tmp_path: Path, text: str, remedy: str) -> None:
-    (tmp_path / "rows.csv").write_text(text)
-    with pytest.raises(RowError) as error:
-        read_file(tmp_path / "rows.csv")
-    assert remedy in error.value.remedy
-    assert "jq" not in error.value.remedy
-
-
-def test_each_answer_of_a_tree_of_messages_is_an_attempt(tmp_path: Path) -> None:
-    after = [{"role": "prompter", "text": "Sure?", "replies": [{"role": "assistant", "text": "Yes.", "replies": []}]}]
-    replies = [{"role": "assistant", "text": "It is Paris.", "rank": 0, "replies": after}, {**LYON, "rank": 1}]
-    asked = {"message_id": "m", "role": "prompter", "text": Q["content"], "labels": {"spam": 0}, "replies": replies}
-    trees = written(tmp_path / "trees.jsonl", {"message_tree_id": "t", "prompt": asked})
-    told = [
-        ("m", None, "prompter", Q["content"]),
-        ("p", "m", "assistant", "It is Paris."),
-        ("s", "p", "prompter", "Sure?"),
-    ]
-    told += [("y", "s", "assistant", "Yes."), ("l", "m", "assistant", "Lyon."), ("x", "z", "assistant", "Lost.")]
-    names = ("message_id", "parent_id", "role", "text")
-    nodes = written(tmp_path / "nodes.jsonl", *(dict(zip(names, each, strict=True)) for each in told))
-    for path in (trees, nodes):
-        assert [[each.messages() for each in group] for group in read_file(path).groups] == [
-            [[Q, PARIS], [Q, LYON]],
-            [[Q, PARIS, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]],
-        ]
-    assert "1 × message whose parent is not in the file" in read_file(nodes).notes[0]
+    assert "jq" in remedy or "jq" not in error.value.remedy
 
 
 def test_fields_of_messages_that_a_judge_is_shown_are_told(tmp_path: Path) -> None:
@@ -806,14 +708,6 @@ def test_roles_of_an_answer_that_is_repeated_are_no_text_that_lacks(tmp_path: Pa
     talk = [{"from": "human", "value": Q["content"]}, {"from": "gpt", "value": "Lyon."}]
     rows = [{"instruction": Q["content"], "response": "Lyon.", "conversations": talk}] * 2
     assert read_file(written(tmp_path / "rows.jsonl", *rows)).notes == []
-
-
-def test_a_verdict_behind_the_answer_is_no_prompt(tmp_path: Path) -> None:
-    row = {"task_id": "HumanEval/0", "completion": "    return True\n", "result": "passed", "passed": True}
-    failed = row | {"completion": "    return x\n", "result": "failed: name 'x' is not defined"}
-    with pytest.raises(RowError) as error:
-        read_file(written(tmp_path / "rows.jsonl", failed, row))
-    assert "says what was asked" in error.value.remedy
 
 
 def test_a_prompt_in_one_text_is_its_turns_or_told(tmp_path: Path) -> None:
@@ -959,19 +853,3 @@ def test_calls_and_results_that_have_roles_of_their_own_are_calls_and_results(tm
     said = read_file(written(tmp_path / "rows.jsonl", {"messages": row})).groups[0].trajectories[0].messages()
     assert [message["role"] for message in said] == ["user", "assistant", "tool", "assistant"]
     assert said[1]["tool_calls"][0]["function"]["name"] == "look_up"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "remedy"),
-    [
-        ("one.csv", "Report of May\nprompt,completion\nHi,Hello\nHi,No\n", "Delete the line above the header."),
-        ("two.csv", "Report\n(May, June)\nprompt,completion,score\nHi,Hello,1\nHi,No,0\n", "the 2 lines above"),
-        ("roles.json", '{"messages": [{"role": "customer", "content": "Hi"}, {"role": "agent", "content": "Yo"}]}',
-         "Rename agent to assistant and customer to user"),
-    ],
-)  # fmt: skip
-def test_what_must_be_changed_in_a_file_is_told(tmp_path: Path, name: str, text: str, remedy: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(RowError) as error:
-        read_file(tmp_path / name)
-    assert remedy in error.value.remedy
