@@ -124,8 +124,7 @@ def system_message(value: Any) -> list[Message]:
 def after_context(fields: Message, said: Sequence[Any]) -> list[Any]:
     """Messages after the system prompt and the history that stand in fields of their own, which it takes out: a history
     of messages, or of pairs of what the user and the assistant said."""
-    own = [it for it in said[:1] if is_object(it) and first_of(it, "role", "from", "type") in ("system", "developer")]
-    told = None if own else next((name for name in SYSTEM[:4] if system_message(fields.get(name))), None)
+    own = [each for each in said[:1] if is_object(each) and "system" in (each.get("role"), each.get("from"))]
     turns = cell(fields.get("history"))
     if is_list(turns) and all(is_list(pair) and len(pair) == 2 for pair in turns):
         sides = (zip(("user", "assistant"), pair, strict=True) for pair in turns)
@@ -133,8 +132,12 @@ def after_context(fields: Message, said: Sequence[Any]) -> list[Any]:
     turns = turns if is_list(turns) and (not turns or is_conversation(turns)) else None
     if turns is not None:
         del fields["history"]
-    system = own or (system_message(fields.pop(told)) if told else [])
-    return [*system, *(turns or []), *said[len(own) :]]
+    return [*(own or _take_system(fields, SYSTEM[:2])), *(turns or []), *said[len(own) :]]
+
+
+def _take_system(fields: Message, names: Sequence[str]) -> list[Message]:
+    name = next((name for name in names if system_message(fields.get(name))), "")
+    return system_message(fields.pop(name, None))
 
 
 def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
@@ -145,6 +148,8 @@ def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
         given = items
     elif isinstance(value, str) and is_printed(value):
         raise refused(row.where, f"{name}: it is text, and no JSON list.", PRINTED)
+    if _are_parts(given):
+        return [{"role": role, "content": given}]
     if not isinstance(given, str | list | dict) or given == [] or (is_object(given) and not is_conversation([given])):
         raise refused(row.where, f"{name}: it is neither text nor messages.", "Write text, or a list of messages.")
     return as_message(given, role)
@@ -228,6 +233,12 @@ def _are_messages(items: list[Any]) -> bool:
     return bool(items) and all(is_object(item, "role|from") for item in items)
 
 
+def _are_parts(value: Any) -> bool:
+    """Whether it is the content of one message, in parts of any vendor: texts, thoughts, calls."""
+    items = as_list(value)
+    return bool(items) and all(is_object(item, "type") and "role" not in item for item in items)
+
+
 def are_several(value: Any) -> TypeGuard[list[Any]]:
     """Whether it is a list of texts, or of lists of messages, which are as many answers."""
     given = [each for each in as_list(value) if each is not None]
@@ -235,7 +246,7 @@ def are_several(value: Any) -> TypeGuard[list[Any]]:
 
 
 def _is_said(value: Any) -> bool:
-    return isinstance(value, str) or (is_list(value) and _are_messages(value))
+    return isinstance(value, str) or (is_list(value) and (_are_messages(value) or _are_parts(value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +296,8 @@ def _split(row: Row, name: str, value: Any, is_several: bool = False) -> Iterato
     Raises `RowError` for an object that holds text beside other values, unless one text has a known name: a label
     would be shown to the judge; and for lists of texts within a list, which may be one answer or many.
     """
-    if not is_several and (not isinstance(value, dict | list) or not value or _are_messages(as_list(value) or [value])):
+    is_one = not isinstance(value, dict | list) or _is_said(value) or _are_messages([value])
+    if not value or (is_one and not is_several):
         yield name, value, {}
     elif is_list(value) and value and all(is_list(it) and all(isinstance(text, str) for text in it) for it in value):
         raise refused(
@@ -313,7 +325,7 @@ def _may_be_answer(value: Any) -> bool:
     if is_list(value):
         return bool(value) and all(map(_may_be_answer, value))
     if is_object(value):
-        return _are_messages([value]) or ("type" not in value and any(_is_said(value.get(name)) for name in TEXTS))
+        return _are_messages([value]) or any(_is_said(value.get(name)) for name in TEXTS)
     return value is None or isinstance(value, str)
 
 
@@ -586,7 +598,9 @@ def _read_choices(row: Row) -> Iterator[Attempt]:
         choices = []
     rest = without(fields, name, "tools", "functions", "toolConfig", *(("choices",) if choices else ()))
     given = as_message(fields[name], "user") if name == "contents" else fields[name]
-    said, form = chat.messages(after_context(rest, given) if is_list(given) else given, row.where)
+    said, form = chat.messages(given, row.where)
+    if said and said[0].get("role") not in ("system", "developer"):
+        said = [*_take_system(rest, SYSTEM[:4]), *said]
     for choice in choices or [None]:
         ended: dict[str, Any] = {"status": "truncated"} if choice and choice.get("finish_reason") == "length" else {}
         before, answer = (said, [choice["message"]]) if choice else (None, said)
@@ -631,12 +645,15 @@ class Columns:
 
         Raises `RowError` for a field that no row has.
         """
+        if self.prompt:
+            _column(row, [self.prompt], known, "--prompt-column")
         named = [*(self.answers or _pair(row.value).values() or _alike(row.value))]
         answers = [(name,) for name in named] or [(*_ANSWER, *_SAMPLES)]
         columns = [_column(row, names, known, "--answer-column") for names in answers]
         fields = _divide(row.value, [name for name, _ in columns])
         names = (self.prompt,) if self.prompt else [each for each in _ASKED[:4] if each not in self.answers]
-        if not any(name in known for name in names) and all(_is_whole(value) for _, value in columns):
+        is_alone = not self.prompt and not any(name in known for name in names)
+        if is_alone and all(_is_whole(value) for _, value in columns):
             for name, value in columns:
                 if value is None:
                     source.leave_out(row, f"row without {name}")
@@ -654,8 +671,8 @@ class Columns:
             for each in _answers_of(row, name, value, without(fields[name], asked), _are_rivals(value))
         ]
         for each in found:
-            if each.value is None or given is None:
-                source.leave_out(row, f"row without {each.place if each.value is None else asked}")
+            if each.value in (None, []) or given is None:
+                source.leave_out(row, f"row without {asked if given is None else each.place}")
                 continue
             own = each.fields | beside | {"prompt": _as_said(given)}
             own |= {"answer_column": each.place} if len(found) > 1 else {}
