@@ -1,11 +1,10 @@
-"""Results of evaluation and rollout tools: promptfoo, DeepEval, ragas, NeMo Gym, Inspect, ATIF.
+"""Results of evaluation and rollout tools: promptfoo, DeepEval, ragas, NeMo Gym, Inspect.
 
     {"prompt": {"raw": "2 + 2?"}, "response": {"output": "4"}, "provider": {…}, "vars": {…}}         promptfoo
     {"input": "2 + 2?", "actualOutput": "4", "metricsData": [{…}]}                                   DeepEval
     {"user_input": "2 + 2?", "response": "4", "retrieved_contexts": ["…"]}                           ragas
     {"responses_create_params": {…}, "response": {…}, "reward": 1.0}                                 NeMo Gym
     {"id": 1, "epoch": 2, "input": "…", "target": "42", "messages": [{…}], "scores": {…}}            Inspect
-    {"schema_version": "ATIF-v1.8", "agent": {…}, "steps": [{"source": "user", "message": "…"}, …]}  ATIF
 
 Scores are metrics by their names; a single one is the independent reward. The expected answer becomes the `reference`;
 retrieved passages, and the tools of a test case, become calls with results before the answer.
@@ -16,9 +15,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import atif
-from pydantic import ValidationError
-
 from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
 from gavel.scenarios.formats.fields import attempt, offered_tools, side, system_message, talk, without
@@ -27,7 +23,6 @@ from gavel.scenarios.formats.row import (
     Attempt,
     Format,
     Row,
-    RowError,
     Source,
     as_json,
     as_list,
@@ -36,11 +31,9 @@ from gavel.scenarios.formats.row import (
     first_of,
     is_list,
     is_object,
-    refused,
     tools,
     with_single_score,
 )
-from gavel.scenarios.trajectory import History, MessageOrChoice
 
 _TELLING = ("equals", "similar", "factuality", "model-graded-factuality")
 """promptfoo's assertions whose value is the expected answer."""
@@ -263,68 +256,4 @@ INSPECT = Format(
 )
 
 
-_KEPT = ("session_id", "trajectory_id", "notes", "continued_trajectory_ref", "final_metrics")
-_SOURCES = {"system": "system", "user": "user", "agent": "assistant"}
-
-
-def _read_atif(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    """Documents of the Agent Trajectory Interchange Format, which the package `atif` validates; sub-agents are
-    additional histories."""
-    for row in rows:
-        document: Message = row.value
-        try:
-            atif.Trajectory.model_validate(document)
-        except ValidationError as error:
-            first = error.errors()[0]
-            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise RowError(
-                f"{row.where} is no valid {document['schema_version']} document: {problem}",
-                "Write it again with its program. A later version of ATIF needs: pip install --upgrade atif",
-            ) from error
-        fields: Message = {name: document[name] for name in _KEPT if document.get(name) is not None}
-        for holder in (document.get("final_metrics"), document):
-            if is_object(holder) and is_object(extra := holder.get("extra")):
-                fields |= extra
-        if name := document.get("continued_trajectory_ref"):
-            source.notes.append(f"{row.where} goes on in {name}, which is an attempt of its own.")
-        others = [
-            History(messages_and_choices=list[MessageOrChoice](_steps(each, row.where)), tools=_definitions(each))
-            for each in as_list(document.get("subagent_trajectories"))
-        ]
-        more: dict[str, Any] = {"tools": _definitions(document), "additional_histories": others}
-        yield attempt(row, ATIF.name, None, _steps(document, row.where), fields, **more)
-
-
-def _steps(document: Message, where: str) -> list[Message]:
-    """The messages of a document. A result of no call, such as a terminal's output, is the next user message."""
-    found: list[Message] = []
-    for number, step in enumerate(document["steps"]):
-        if not is_object(step, "source", "message") or step["source"] not in _SOURCES:
-            problem = f"steps.{number}: it has no message, or no source that is known."
-            raise refused(where, problem, f"The source of a step is {', '.join(_SOURCES)}.")
-        beside = {name: step[name] for name in ("reasoning_content", "tool_calls") if step.get(name)}
-        found.append({"role": _SOURCES[step["source"]], "content": step["message"], **beside})
-        observed = step.get("observation")
-        for result in as_list(observed.get("results")) if is_object(observed) else []:
-            delegated = result.get("subagent_trajectory_ref")
-            content = as_json(delegated) if result.get("content") is None and delegated else result.get("content") or ""
-            if call := result.get("source_call_id"):
-                found.append({"role": "tool", "content": content, "tool_call_id": call})
-            elif content:
-                found.append({"role": "system" if step["source"] == "system" else "user", "content": content})
-    return chat.messages(found, where)[0]
-
-
-def _definitions(document: Message) -> list[Message] | None:
-    agent = document.get("agent")
-    return tools(agent.get("tool_definitions")) if is_object(agent) else None
-
-
-_FIELDS = ("schema_version", "agent", "steps")
-ATIF = Format(
-    "ATIF",
-    _FIELDS,
-    lambda it: is_object(it, *_FIELDS) and is_list(it["steps"]) and str(it["schema_version"]).startswith("ATIF"),
-    _read_atif,
-)
-EVALUATIONS = (INSPECT, ATIF, NEMO_GYM, PROMPTFOO, DEEPEVAL, RAGAS)
+EVALUATIONS = (INSPECT, NEMO_GYM, PROMPTFOO, DEEPEVAL, RAGAS)

@@ -38,13 +38,6 @@ GZIP, ZSTD, ZIP, PARQUET, ARROW_FILE, ARROW_STREAM = (
     b"ARROW1",
     b"\xff\xff\xff\xff",
 )
-_FOREIGN = {
-    (0, b"SQLite format 3\0"): ("an SQLite database", "Write its table as CSV: sqlite3 -csv -header FILE 'select …'."),
-    (0, b"\x80\x04\x95"): ("a Python pickle", "Write what it holds as JSON lines."),
-    (0, b"\x80\x05\x95"): ("a Python pickle", "Write what it holds as JSON lines."),
-    (257, b"ustar"): ("a tar archive", "Unpack it, and name the file inside it."),
-}
-"""Magic bytes by offset, with the kind of file and the remedy."""
 _PLAIN = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".eval")
 _SUFFIXES = (*_PLAIN, ".gz", ".zst", ".bz2", ".xz")
 _STORE = ".jsonl.zst"
@@ -144,9 +137,6 @@ def _unpacked(data: bytes, where: str) -> bytes:
             data = unpack(data)
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         raise RowError(f"{where} cannot be unpacked: {error}", "It is damaged or not whole; write it again.") from error
-    for (at, mark), (kind, remedy) in _FOREIGN.items():
-        if data[at : at + len(mark)] == mark:
-            raise RowError(f"{where} is {kind}, which is not read.", remedy)
     return data
 
 

@@ -43,21 +43,14 @@ def rows(text: str, where: str, said: Sequence[str] = ()) -> list[Row]:
 
     Raises `RowError` with the unreadable line.
     """
-    start = text.lstrip()[:1]
-    is_table = start not in ("", "{", "[") and not _is_quoted_row(text)
+    start = text.lstrip()[:2]
+    is_table = start[:1] not in ("", "{", "[") and start not in ('"{', '"[')  # rows that were made JSON twice
     if is_table and (table := _parse_csv(text, where, said)) is not None:
         return table
     found = _parse_json(text, where)
     if len(found) == 1:
         return _split_document(found[0][1], where)
     return [Row(f"{where}:{line}", value) for line, value in found]
-
-
-def _is_quoted_row(text: str) -> bool:
-    """Whether the first line is a JSON string that holds a row as JSON, the result of calling `json.dumps` twice."""
-    first = text.lstrip().partition("\n")[0]
-    inner = loaded(first) if first[:2] in ('"{', '"[') else None
-    return isinstance(inner, str) and loaded(inner) is not None
 
 
 def _parse_json(text: str, where: str) -> list[tuple[int, Any]]:

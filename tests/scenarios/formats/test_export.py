@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +9,6 @@ from hypothesis import strategies as st
 
 from gavel.scenarios.formats.export import ExportError, export_file
 from gavel.scenarios.formats.exported import TOO_DEEP, Losses
-from gavel.scenarios.formats.reading import read_groups
-from gavel.scenarios.trajectory import Trajectory
 from tests.scenarios.formats.attempts import both, hostile, stored, whole
 from tests.scenarios.formats.test_otel_spans import Collector
 
@@ -89,44 +86,6 @@ def test_a_value_nested_too_deep_for_a_parser_is_text():
     losses = Losses()
     json.loads(json.dumps(losses.plain(value)))
     assert losses.notes() == [f"1 × {TOO_DEEP}"]
-
-
-def read(folder: Path, version: str, *steps: dict[str, Any], **more: Any) -> Trajectory:
-    numbered = [{"step_id": number, **step} for number, step in enumerate(steps, 1)]
-    agent = {"name": "agent", "version": "1", "model_name": "m"}
-    document = {"schema_version": f"ATIF-v{version}", "session_id": "s", "agent": agent, "steps": numbered, **more}
-    (folder / "trajectory.json").write_text(json.dumps(document))
-    ((found,),) = read_groups(folder / "trajectory.json")
-    return found
-
-
-def acts(message: str, *results: dict[str, Any], calls: tuple[str, ...] = ()) -> dict[str, Any]:
-    step: dict[str, Any] = {"source": "agent", "message": message}
-    if calls:
-        step["tool_calls"] = [{"tool_call_id": each, "function_name": "bash", "arguments": {}} for each in calls]
-    return {**step, "observation": {"results": list(results)}} if results else step
-
-
-ASKS = {"source": "user", "message": "Fix it."}
-
-
-@pytest.mark.parametrize("version", ["1.0", "1.8"])
-def test_a_terminal_s_output_is_what_the_agent_is_told_next(tmp_path: Path, version: str):
-    found = read(
-        tmp_path,
-        version,
-        ASKS,
-        acts("ls", {"content": "a.py"}),
-        acts("wait", {"source_call_id": None, "content": ""}),
-        acts("done"),
-    )
-    assert [(each["role"], each["content"]) for each in found.messages()] == [
-        ("user", "Fix it."),
-        ("assistant", "ls"),
-        ("user", "a.py"),
-        ("assistant", "wait"),
-        ("assistant", "done"),
-    ]
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path):
