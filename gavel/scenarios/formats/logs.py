@@ -245,9 +245,9 @@ def _read_logged(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             asked = prompt(row, rest)
         elif before := after_context(rest, []):
             asked = [*before, *talk(row, asked, "user", _LISTS)]
-        before, output = conversation(row, asked, None), fields[answered]
+        before, output = _conversation(row, asked, None), fields[answered]
         for each in output if are_several(output) and not any(map(is_list, output)) else [output]:
-            said = conversation(row, asked, each)
+            said = _conversation(row, asked, each)
             if not said:
                 source.leave_out(row, "row without input and output")
                 continue
@@ -316,11 +316,11 @@ def _trace(row: Row, records: Sequence[Message], form: str) -> Attempt | None:
     with_messages = [each for each in calls if find_conversation(each.get(asked), _LISTS)]
     calls = with_messages or ([] if root.get(asked) or root.get(answered) else calls)
     turns = [(each.get(asked), each.get(answered)) for each in calls or [root]]
-    found = longest([conversation(row, given, said) for given, said in turns if given or said])
+    found = _longest([_conversation(row, given, said) for given, said in turns if given or said])
     if not found:
         return None
-    offers = (offered_tools(each) for record in records for each in (_parameters(record), record.get(asked)))
-    tools = next(filter(None, offers), None)
+    invoked = (extra.get("invocation_params") for each in records if is_object(extra := cell(each.get("extra"))))
+    tools = next(filter(None, map(offered_tools, [*invoked, *(each.get(asked) for each in records)])), None)
     whole = (roots or [last])[0]  # a part of a trace may be exported without its root
     said, *others = found
     ended: dict[str, Any] = {}
@@ -329,10 +329,15 @@ def _trace(row: Row, records: Sequence[Message], form: str) -> Attempt | None:
     elif not whole.get(answered) and not any(message.get("role") == "assistant" for message in said):
         state = f" (status {last['status']})" if last.get("status") else ""
         ended = {"status": "failed", "status_reason": f"it has no {answered}{state}"}
-    example = root.get("reference_example_id")
     kept = (*_KEPT, "extra" if form == LANGSMITH.name else "metadata")
     fields = {name: root[name] for name in kept if root.get(name) is not None}
-    fields["trace_id"] = first_of(root, *_IDS[:2]) or first_of(root, *_IDS[2:])
+    fields["trace_id"] = first_of(root, *_IDS)
+    scores, stats = as_list(cell(root.get("scores"))), cell(root.get("feedback_stats"))
+    metrics = {str(each["name"]): each["value"] for each in scores if is_object(each, "name", "value")}
+    metrics |= {
+        name: each["avg"] for name, each in (stats if is_object(stats) else {}).items() if is_object(each, "avg")
+    }
+    example = root.get("reference_example_id")
     return attempt(
         row,
         form,
@@ -341,15 +346,10 @@ def _trace(row: Row, records: Sequence[Message], form: str) -> Attempt | None:
         fields,
         task={"reference_example_id": example} if example else None,
         tools=tools,
-        metrics=with_single_score(_scores(root)),
+        metrics=with_single_score(metrics),
         additional_histories=[History(messages_and_choices=list[MessageOrChoice](m), tools=tools) for m in others],
         **ended,
     )
-
-
-def _parameters(record: Message) -> Any:
-    extra = cell(record.get("extra"))
-    return extra.get("invocation_params") if is_object(extra) else None
 
 
 def _error(record: Message) -> str:
@@ -357,14 +357,7 @@ def _error(record: Message) -> str:
     if record.get("level") == "ERROR":
         return str(first_of(record, "statusMessage", "status_message") or "level ERROR")
     state = str(record.get("status") or "")
-    ended = f"status {state}" if state.lower() in ("error", "failed") else ""
-    return str(record.get("error") or ended)
-
-
-def _scores(root: Message) -> Message:
-    scores, stats = as_list(cell(root.get("scores"))), cell(root.get("feedback_stats"))
-    found = {str(each["name"]): each["value"] for each in scores if is_object(each, "name", "value")}
-    return found | {n: each["avg"] for n, each in (stats if is_object(stats) else {}).items() if is_object(each, "avg")}
+    return str(record.get("error") or (f"status {state}" if state.lower() in ("error", "failed") else ""))
 
 
 def _fits_langfuse(value: Any) -> bool:
@@ -395,7 +388,7 @@ _LISTS = ("messages", "input", "prompt", "chat_history")
 _OUTPUTS = ("messages", "output", "generations", "choices", "message")
 
 
-def conversation(row: Row, given: Any, answered: Any) -> list[Message]:
+def _conversation(row: Row, given: Any, answered: Any) -> list[Message]:
     """The input's messages and the output's; the output's alone if it holds the whole conversation (LangGraph)."""
     before, _ = chat.messages(talk(row, given, "user", _LISTS), row.where)
     after, _ = chat.messages(talk(row, answered, "assistant", _OUTPUTS), row.where)
@@ -405,7 +398,7 @@ def conversation(row: Row, given: Any, answered: Any) -> list[Message]:
     return after if repeated else [*before, *after]
 
 
-def longest(conversations: Sequence[list[Message]]) -> list[list[Message]]:
+def _longest(conversations: Sequence[list[Message]]) -> list[list[Message]]:
     """Messages lists that are no prefix of a later one, the longest first: a call repeats the conversation so far."""
     kept: list[list[Message]] = []
     cores = [[_core(message) for message in each] for each in conversations]

@@ -310,46 +310,51 @@ def _text_paths(value: Any, within: str = "") -> Iterator[str]:
 
 def _describe_attempts(attempts: Sequence[Attempt]) -> list[str]:
     """One note per kind of problem, with the first affected attempt."""
-    notes: list[str] = []
+    messages = [(each, message) for each in attempts for message in each.trajectory.messages()]
     failed = [each for each in attempts if each.trajectory.status == "failed"]
+    objects = [(each, given) for each in attempts if is_object(given := _said_in_json(each))]
+    rendered = dict.fromkeys(
+        each.row.where
+        for each, message in messages
+        if message.get("role") != "assistant" and is_rendered(str(message.get("content")))
+    )
+    odd = [(each.row.where, name) for each, message in messages for name in odd_fields(message)]
+    hidden = [(each.row.where, name) for each in attempts for name in beside_messages(each.trajectory)]
+    notes: list[str] = []
     if failed:
         notes.append(
             f"{len(failed):,} of {counted(len(attempts), 'attempt')} failed, and get{'s' * (len(failed) == 1)} no "
             f"score. First: {failed[0].row.where} ({failed[0].trajectory.status_reason or 'no reason is recorded'})."
         )
-    objects = [(each, given) for each in attempts if is_object(given := _said_in_json(each))]
     if objects:
         notes.append(
             f"{counted(len(objects), 'answer')} in JSON: the judge sees all fields. If one of them is a label, name "
             "the answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD. First: "
             f"{objects[0][0].row.where} ({', '.join(map(str, objects[0][1]))})."
         )
-    messages = [(each, message) for each in attempts for message in each.trajectory.messages()]
-    rendered = dict.fromkeys(
-        each.row.where
-        for each, message in messages
-        if message.get("role") != "assistant" and is_rendered(str(message.get("content")))
-    )
     if rendered:
         notes.append(
             f"{counted(len(rendered), 'prompt')} rendered by a chat template: the judge sees its tokens, and all as "
             f"one message. Write messages in the template's place. First: {next(iter(rendered))}."
         )
-    odd = [(each, name) for each, message in messages for name in odd_fields(message)]
     if odd:
-        names = ", ".join(list(dict.fromkeys(name for _, name in odd))[:_MOST_NAMES])
         notes.append(
-            f"the judge is shown further fields of messages as if they were said ({names}): take out what was not. "
-            f"First: {odd[0][0].row.where}."
+            f"the judge is shown further fields of messages as if they were said ({_names(odd)}): take out what was "
+            f"not. First: {odd[0][0]}."
         )
-    hidden = [(each, name) for each in attempts for name in beside_messages(each.trajectory)]
     if hidden:
-        names = ", ".join(dict.fromkeys(name for _, name in hidden))
         notes.append(
-            f"the judge is not shown what rows hold beside their messages ({names}); put it into the messages. First: "
-            f"{hidden[0][0].row.where}."
+            f"the judge is not shown what rows hold beside their messages ({_names(hidden)}); put it into the "
+            f"messages. First: {hidden[0][0]}."
         )
     return notes
+
+
+def _names(found: Sequence[tuple[str, str]]) -> str:
+    """The names among places with names; `a, b and 3 more`."""
+    names = list(dict.fromkeys(name for _, name in found))
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _said_in_json(attempt: Attempt) -> Any:
@@ -372,7 +377,7 @@ def _describe_unread(
         for each in found
         if isinstance(each, Attempt) and not is_object(each.row.value, "messages_and_choices")
     }
-    unread: dict[str, str] = {}
+    unread: list[tuple[str, str]] = []
     odd: list[str] = []
     for one in groups:
         members = [each for each in one.trajectories if id(each) in rows]
@@ -387,17 +392,15 @@ def _describe_unread(
                 is_named = columns is not None and name in columns.names
                 shown = truths if _is_expected(name) else said
                 if not is_named and _says_something(name, value, form) and str(value).strip() not in shown:
-                    unread.setdefault(name, where)
+                    unread.append((where, name))
             given = [(name, each.metadata[name]) for name in ("reward", "score") if each.metadata.get(name)]
             odd += [f"{where} ({name} {str(it)[:40]!r})" for name, it in given if as_number(it) is None]
     notes: list[str] = []
     if unread:
-        names, more = list(unread), len(unread) - _MOST_NAMES
         notes.append(
-            f"the judge is not shown {', '.join(names[:_MOST_NAMES])}{f' and {more} more' if more > 0 else ''}. What "
-            "is part of the task belongs into the prompt (--prompt-column names it, and --by groups by a column), "
-            "an expected answer into a column called reference; --answer-column names an answer to judge instead. "
-            f"First: {unread[names[0]]}."
+            f"the judge is not shown {_names(unread)}. What is part of the task belongs into the prompt "
+            "(--prompt-column names it, and --by groups by a column), an expected answer into a column called "
+            f"reference; --answer-column names an answer to judge instead. First: {unread[0][0]}."
         )
     if odd:
         are = "is" if len(odd) == 1 else "are"
