@@ -91,7 +91,8 @@ def prompt(row: Row, fields: Message) -> list[Any]:
     value = fields.pop(name)
     value = "" if value is None else value
     if name in _TALKS and is_answered(items := cell(value)):
-        value, fields[name] = _part(items)
+        value, own = _part(items)
+        fields |= {name: own} if own else {}
     if (turns := _dialogue(value)) and is_answered(turns[-1:]) and not turns[-1]["content"]:
         value = turns[:-1]  # it ends by opening the answer
     if name == "instruction" and isinstance(value, str):
@@ -249,45 +250,44 @@ def _is_said(value: Any) -> bool:
     return isinstance(value, str) or (is_list(value) and (_are_messages(value) or _are_parts(value)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    place: str
-    """Where it stands in the row."""
-    value: Any
-    fields: Message
-    """The fields that are of it, with those of what was asked."""
-    reward: float | None = None
-
-
 def _attempts(
-    row: Row, source: Source, answers: Iterable[_Answer], form: str, task: dict[str, JsonValue] | None = None
+    row: Row,
+    source: Source,
+    columns: Mapping[str, Any],
+    fields: Message,
+    form: str,
+    task: Mapping[str, JsonValue] | None = None,
 ) -> Iterator[Attempt]:
-    """An attempt for each answer. One may be a whole conversation, which repeats what was asked."""
-    for each in answers:
-        own = each.fields
-        offered, asked = tools(own.pop("tools", None)), prompt(row, own)
-        answer = (
-            []
-            if each.value in (None, [])
-            else (not asked and _dialogue(each.value)) or side(row, each.value, "assistant", each.place)
-        )
-        if not asked and not answer:
-            source.leave_out(row, "answer that is null")
-            continue
-        ends = (asked[at:] for at in range(len(asked)))
-        repeated = next((end for end in ends if len(answer) > len(end) and answer[: len(end)] == end), list[Any]())
-        metrics = None if each.reward is None else {INDEPENDENT: each.reward}
-        yield attempt(row, form, asked or None, answer[len(repeated) :], own, task=task, tools=offered, metrics=metrics)
+    """An attempt for each answer in some columns, beside the row's other fields. An answer may be a whole conversation,
+    which repeats what was asked."""
+    for column, own_fields in _divide({**fields, **columns}, list(columns)).items():
+        own_fields |= {"answer_column": column} if len(columns) > 1 else {}
+        for place, value, own in _answers_of(row, column, columns[column], own_fields, form):
+            offered, asked = tools(own.pop("tools", None)), prompt(row, own)
+            answer: list[Any] = []
+            if value not in (None, []):
+                answer = (not asked and _dialogue(value)) or side(row, value, "assistant", place)
+                answer = answer if asked else after_context(own, answer)
+            if not asked and not answer:
+                source.leave_out(row, "answer that is null")
+                continue
+            ends = (asked[at:] for at in range(len(asked)))
+            repeated = next((end for end in ends if len(answer) > len(end) and answer[: len(end)] == end), list[Any]())
+            metrics = {INDEPENDENT: _PREFERRED[column]} if column in _PREFERRED else None
+            more: dict[str, Any] = {"task": task, "tools": offered, "metrics": metrics}
+            yield attempt(row, form, asked or None, answer[len(repeated) :], own, **more)
 
 
-def _answers_of(row: Row, column: str, value: Any, fields: Message, is_several: bool = False) -> Iterator[_Answer]:
-    """The answers in a column; a list beside it of as many rewards is split among them."""
-    found = list(_split(row, column, value, is_several or (is_list(value) and column in _SAMPLES)))
+def _answers_of(row: Row, column: str, value: Any, fields: Message, form: str) -> Iterator[tuple[str, Any, Message]]:
+    """Where the answers in a column stand, the answers, and the fields of each; a list beside it of as many rewards is
+    split among them."""
+    is_several = is_list(value) and (column in _SAMPLES or (form == TABLE and _are_rivals(value)))
+    found = list(_split(row, column, value, is_several))
     split = [name for name, each in fields.items() if name in _REWARDS and len(as_list(each)) == len(found)]
     split = split if is_list(value) and all(place != column for place, *_ in found) else []
     for number, (place, answer, beside) in enumerate(found):
         own = {_REWARDS[name]: fields[name][number] for name in split}
-        yield _Answer(place, answer, without(fields, *split) | own | beside, _PREFERRED.get(column))
+        yield place, _as_said(answer) if form == TABLE else answer, without(fields, *split) | own | beside
 
 
 def _split(row: Row, name: str, value: Any, is_several: bool = False) -> Iterator[tuple[str, Any, Message]]:
@@ -399,72 +399,60 @@ def _samples_name(value: Any) -> str:
     return next((name for name in _SAMPLES if is_list(value.get(name)) and value[name]), "")
 
 
-def _completions(row: Row) -> Iterator[_Answer]:
-    """The answers of a row with one or several."""
-    fields: Message = row.value
+def _answer_column(fields: Message) -> str:
     name = _samples_name(fields)
-    if not name or fields.get(_given(fields, "completion", "response")) is not None:
-        name = _given(fields, *_ANSWER)
-    yield from _answers_of(row, name, fields[name], without(fields, name))
+    return name if name and fields.get(_given(fields, "completion", "response")) is None else _given(fields, *_ANSWER)
 
 
-def _read_completions(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    found = (each for row in rows for each in _attempts(row, source, _completions(row), COMPLETIONS.name))
-    yield from _with_references(found, source)
+def _read_answers(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    yield from _with_references((each for row in rows for each in _read_row(row, source)), source)
 
 
-COMPLETIONS = Format("TRL prompt/completion", ("prompt", "completion|response"), _is_completion, _read_completions)
+def _read_row(row: Row, source: Source) -> Iterator[Attempt]:
+    """The attempts of a pair, of answers side by side, or of a row with one or several answers."""
+    fields = _unfold(row.value)
+    if names := _pair(fields) or _alike(fields):
+        form, task = PAIRS.name if _pair(fields) else "answers side by side", {"pair": row.where}
+    else:
+        names, form, task = [_answer_column(fields)], COMPLETIONS.name, None
+    yield from _attempts(row, source, {name: fields[name] for name in names}, fields, form, task)
 
 
-_SIDES = {"chosen": "preferred_output", "rejected": "non_preferred_output"}
-"""The answers of a pair, and their names in OpenAI's preference data."""
+COMPLETIONS = Format("TRL prompt/completion", ("prompt", "completion|response"), _is_completion, _read_answers)
+
+
+_SIDES = (("chosen", "preferred_output"), ("rejected", "non_preferred_output"))
+"""The answers of a pair, also by their names in OpenAI's preference data."""
 _PREFERRED = {"chosen": 1.0, "preferred_output": 1.0, "rejected": 0.0, "non_preferred_output": 0.0}
 
 
-def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    yield from _with_references((each for row in rows for each in _read_pair(row, source)), source)
+def _pair(fields: Message) -> list[str]:
+    """The columns with the chosen and the rejected answer."""
+    found = [column for names in _SIDES if (column := _given(fields, *names))]
+    return found if len(found) == len(_SIDES) else []
 
 
-def _read_pair(row: Row, source: Source) -> Iterator[Attempt]:
-    fields: Message = row.value
-    if is_object(asked := fields.get("input"), "messages"):
+def _unfold(fields: Message) -> Message:
+    """The fields with a pair's parts in columns of their own: the prompt may stand within `input`, and the chosen
+    answer at the end of the messages, beside a `rejected_message`."""
+    if is_object(asked := fields.get("input"), "messages") and _pair(fields):
         given = {name: asked[name] for name in ("messages", "tools") if name in asked}
-        fields = {**without(fields, "input"), **given}
-    pair = _pair(fields)
-    if pair.get("chosen") == "messages":
-        *before, last = fields["messages"]
-        fields, pair = {**fields, "messages": before, "chosen": [last]}, {**pair, "chosen": "chosen"}
-    columns = pair or {name: name for name in _alike(fields)}
-    divided, label = _divide(fields, list(columns.values())), "preference" if pair else "answer_column"
-    answers = (
-        replace(each, fields=each.fields | {label: name}, reward=_PREFERRED.get(name))
-        for name, column in columns.items()
-        for each in _answers_of(row, column, fields[column], divided[column])
-    )
-    yield from _attempts(row, source, answers, PAIRS.name if pair else "answers side by side", {"pair": row.where})
+        return {**without(fields, "input"), **given}
+    if not is_list(fields.get("messages")) or _asks(fields) or _pair(fields):
+        return fields
+    texts = [name for name, each in fields.items() if isinstance(each, str) and name.partition("_")[2] in TEXTS]
+    messages = [name for name, each in fields.items() if _are_messages(as_list(each) or [each])]
+    others = [name for name in (*texts, *messages) if name.startswith("rejected_")]
+    if len(others) != 1:
+        return fields
+    *before, last = fields["messages"]
+    return {**without(fields, others[0]), "messages": before, "chosen": [last], "rejected": fields[others[0]]}
 
 
-def _pair(value: Any) -> dict[str, str]:
-    """The columns with the chosen and the rejected answer. The chosen one may be the last of the messages, beside a
-    `rejected_message`."""
-    if not is_object(value):
-        return {}
-    found = {name: column for name, other in _SIDES.items() if (column := _given(value, name, other))}
-    if not found and is_list(value.get("messages")) and not _asks(value):
-        others = [
-            name
-            for name, each in value.items()
-            if name.startswith("rejected_")
-            and (_are_messages(as_list(each) or [each]) or (isinstance(each, str) and name.partition("_")[2] in TEXTS))
-        ]
-        found = {"chosen": "messages", "rejected": others[0]} if len(others) == 1 else {}
-    return found if len(found) == len(_SIDES) else {}
-
-
-def _alike(value: Any) -> list[str]:
+def _alike(value: Message) -> list[str]:
     """The columns that hold answers side by side, of one name but for a letter or number at its end: conversations, or
     texts and messages after what the row asks."""
-    if not is_object(value, "|".join(value)) or is_object(value, "|".join((*_ANSWER, *_SAMPLES))):
+    if is_object(value, "|".join((*_ANSWER, *_SAMPLES))):
         return []
     found: list[list[str]] = []
     for stem, columns in _columns_by_stem(value).items():
@@ -505,8 +493,8 @@ def _divide(fields: Message, columns: Sequence[str]) -> dict[str, Message]:
 PAIRS = Format(
     "preference pairs",
     ("chosen|preferred_output", "rejected|non_preferred_output"),
-    lambda value: is_object(value) and bool(_pair(value) or _alike(value)),
-    _read_pairs,
+    lambda value: is_object(value) and bool(_pair(_unfold(value)) or _alike(value)),
+    _read_answers,
     task="pair",
 )
 
@@ -542,7 +530,7 @@ def _read_conversations(rows: Sequence[Row], source: Source) -> Iterator[Found]:
         )
     beside = [row for row in rows if _is_beside(row)]
     if not all(map(_is_repeated, beside)):
-        yield from _read_completions(beside, source)
+        yield from _read_answers(beside, source)
         rows = [row for row in rows if not _is_beside(row)]
     for row in rows:
         if is_object(row.value, _OWN):
@@ -571,8 +559,9 @@ def _is_beside(row: Row) -> bool:
 def _is_repeated(row: Row) -> bool:
     """Whether the answers of such a row are in that of its conversation."""
     own = _spoken(row, row.value[_list_name(row.value)][-1:])
-    said = [each for each in _completions(row) if each.value not in (None, [])]
-    return all(_spoken(row, side(row, each.value, "assistant", each.place)) in own for each in said)
+    column = _answer_column(row.value)
+    said = [(place, each) for place, each, _ in _split(row, column, row.value[column]) if each not in (None, [])]
+    return all(_spoken(row, side(row, each, "assistant", place)) in own for place, each in said)
 
 
 def _own(row: Row) -> Found:
@@ -645,38 +634,19 @@ class Columns:
 
         Raises `RowError` for a field that no row has.
         """
+        fields: Message = row.value
         if self.prompt:
-            _column(row, [self.prompt], known, "--prompt-column")
-        named = [*(self.answers or _pair(row.value).values() or _alike(row.value))]
-        answers = [(name,) for name in named] or [(*_ANSWER, *_SAMPLES)]
-        columns = [_column(row, names, known, "--answer-column") for names in answers]
-        fields = _divide(row.value, [name for name, _ in columns])
-        names = (self.prompt,) if self.prompt else [each for each in _ASKED[:4] if each not in self.answers]
-        is_alone = not self.prompt and not any(name in known for name in names)
-        if is_alone and all(_is_whole(value) for _, value in columns):
-            for name, value in columns:
-                if value is None:
-                    source.leave_out(row, f"row without {name}")
-                else:
-                    own = {"answer_column": name, **fields[name], "messages": value}
-                    yield from _read_choices(Row(row.where, own))
-            return
-        asked, given = _column(row, names, known, "--prompt-column")
-        beside: Message = {}
-        if asked != "prompt" and is_answered(as_list(given)[-1:]):
-            given, beside[asked] = _part(given)
-        found = [
-            each
-            for name, value in columns
-            for each in _answers_of(row, name, value, without(fields[name], asked), _are_rivals(value))
-        ]
-        for each in found:
-            if each.value in (None, []) or given is None:
-                source.leave_out(row, f"row without {asked if given is None else each.place}")
-                continue
-            own = each.fields | beside | {"prompt": _as_said(given)}
-            own |= {"answer_column": each.place} if len(found) > 1 else {}
-            yield from _attempts(row, source, [replace(each, value=_as_said(each.value), fields=own)], TABLE)
+            given = _column(row, [self.prompt], known, "--prompt-column")[1]
+            fields = without(fields, self.prompt)
+            if self.prompt != "prompt" and is_answered(as_list(given)[-1:]):
+                given, fields[self.prompt] = _part(given)
+            fields["prompt"] = _as_said(given)
+        names = [(name,) for name in self.answers or _pair(fields) or _alike(fields)] or [(*_ANSWER, *_SAMPLES)]
+        columns = dict(_column(row, each, known, "--answer-column") for each in names)
+        asking = [name for name in _ASKED[:4] if name not in columns]
+        if not self.prompt and not any(name in known for name in asking) and not all(map(_is_whole, columns.values())):
+            _column(row, asking, known, "--prompt-column")
+        yield from _attempts(row, source, columns, fields, TABLE)
 
 
 def _is_whole(value: Any) -> bool:
@@ -704,7 +674,7 @@ def _are_rivals(value: Any) -> bool:
 
 def _as_said(value: Any) -> Any:
     """Messages as they are, anything else as its text."""
-    if _is_said(value):
+    if value in (None, []) or _is_said(value):
         return value
     return [value] if _are_messages([value]) else as_json(value)
 

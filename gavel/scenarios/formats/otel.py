@@ -100,13 +100,14 @@ class _Trace:
             self._close(self._add_history(other, other.agent or attempt.agent, root))
         self._close(root)
         judgement: Message = known.get("judgement") or {}
-        root["events"] = []
+        events: list[Message] = []
         for name, value in scores(attempt, known).items():
             scored = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
             if name == "judge" and judgement.get("explanation"):
                 scored["gen_ai.evaluation.explanation"] = judgement["explanation"]
             event = {"timeUnixNano": root["endTimeUnixNano"], "name": "gen_ai.evaluation.result"}
-            root["events"].append(event | {"attributes": _attributes(scored)})
+            events.append(event | {"attributes": _attributes(scored)})
+        root["events"] = events
         if attempt.trajectory.status == "failed":
             reason = self.losses.text(attempt.trajectory.status_reason or "no reason is recorded")
             root["status"] = {"code": _ERROR, "message": reason}
@@ -184,7 +185,7 @@ class _Trace:
 def _convert_message(turn: Turn) -> Message:
     """A message in the conventions' schema, which allows further fields of parts and messages."""
     parts: list[Message] = [{"type": "reasoning", "content": turn.reasoning}] if turn.reasoning else []
-    shown = list(map(_part, turn.parts))
+    shown: list[Message] = list(map(_part, turn.parts))
     if turn.role == "tool":
         shown = [{"type": "tool_call_response", "id": turn.call_id, "response": turn.text if turn.is_text else shown}]
     for call in turn.calls:

@@ -386,7 +386,7 @@ def _describe_unread(
         said = truths + _texts([each.messages() for each in members])
         for each in members:
             where = rows[id(each)]
-            own = without(each.metadata, "answer_column", "preference", *COLUMNS, *beside_messages(each))
+            own = without(each.metadata, "answer_column", *COLUMNS, *beside_messages(each))
             for path, value in leaves(own):
                 name = ".".join(part for part in path.split(".") if not part.isdecimal())
                 is_named = columns is not None and name in columns.names

@@ -174,11 +174,10 @@ def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) ->
     ]
     (tmp_path / "t.json").write_text(json.dumps(rows))
     reading = read_file(str(tmp_path / "t.json"), columns=Columns("in.q", ("out",)))
-    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["4", '{"a": 1}']
-    assert reading.notes[:2] == [
-        f"left out: 2 × row without out; first: {tmp_path / 't.json'}[2].",
-        f"left out: 1 × row without in.q; first: {tmp_path / 't.json'}[3].",
-    ]
+    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["4", '{"a": 1}', "Q", "Q"]
+    assert [each.status for each in reading.groups[0]] == ["finished", "finished", "failed", "failed"]
+    assert "1 × row with an empty prompt" in reading.notes[0]
+    assert f"2 of 5 attempts failed, and get no score. First: {tmp_path / 't.json'}[2]" in reading.notes[1]
     assert "in JSON" in reading.notes[2]
     for out in ([{"t": "x"}], '[{"t": "x"}]', "[{'t': 'x'}]"):
         reading = reading_of(tmp_path, [{"in": [{"q": "Q"}], "out": out}], columns=Columns("in.0.q", ("out.0.t",)))
@@ -192,7 +191,7 @@ def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) ->
         ([{"generated_text": "one"}], ["one"], {}),
         ([{"answer": "one", "rank": 1}, {"answer": "two", "rank": 2}], ["one", "two"], {"rank": 1}),
         ([[{"generated_text": "one", "index": 3}], [{"generated_text": "two"}]], ["one", "two"], {"index": 3}),
-        (["one", None, "two"], ["one", "two"], {}),
+        (["one", "two", None], ["one", "two", "Q"], {}),
         ({"response": [{"role": "assistant", "content": "one"}], "label": True}, ["one"], {"label": True}),
     ],
 )

@@ -175,7 +175,6 @@ def test_rows_of_every_training_format_are_the_same_conversation(
     assert f"reads as: {form}, 2 rows in {2 if form == 'preference pairs' else 1} group" in reading.summary
     if form == "preference pairs":
         assert [each.metrics["independent_reward"] for each in reading.groups[0]] == [1.0, 0.0]
-        assert [each.metadata["preference"] for each in reading.groups[0]] == ["chosen", "rejected"]
 
 
 @pytest.mark.parametrize(
@@ -710,7 +709,7 @@ def test_a_conversation_is_an_answer_alone_only_where_no_column_asks(tmp_path: P
     alone = written(tmp_path / "alone.jsonl", {"a": [Q, PARIS]}, {"a": None})
     reading = read_file(alone, columns=Columns(None, ("a",)))
     assert reading.groups[0].trajectories[0].messages() == [Q, PARIS]
-    assert f"left out: 1 × row without a; first: {alone}:2." in reading.notes
+    assert f"left out: 1 × answer that is null; first: {alone}:2." in reading.notes
 
 
 @pytest.mark.parametrize(
