@@ -4,8 +4,8 @@ Standard input, pipes, several files and directories are read like one file.
 
 The files in `data/` were written by their own libraries, with made-up content: `verifiers.jsonl` by
 `verifiers.utils.eval_utils.save_to_disk` (0.1.9), `verifiers_traces.jsonl` by `verifiers.v1`'s `write_episode` (0.4),
-`inspect.eval` and `.json` by `inspect_ai.log.write_eval_log` from an evaluation with `mockllm`, `langsmith.jsonl` from the runs of `langchain_core`'s tracer (1.x, a fake model),
-`langfuse.json` by the models of Langfuse's API client (5.0).
+`inspect.eval` and `.json` by `inspect_ai.log.write_eval_log` from an evaluation with `mockllm`, `langsmith.jsonl` from
+the runs of `langchain_core`'s tracer (1.x, a fake model), `langfuse.json` by the models of Langfuse's API client (5.0).
 """
 
 import bz2
@@ -141,40 +141,45 @@ def test_a_dataset_s_directory_is_read(tmp_path: Path) -> None:
         assert [trajectory.metadata["n"] for trajectory in reading.groups[0]] == [0, 1, 2, 3]
 
 
-ASKED, SAID = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
-WORSE = SAID | {"content": "5"}
-TRL: list[tuple[dict[str, Any], str]] = [
-    ({"prompt": "2 + 2?", "completion": "4"}, "TRL prompt/completion"),
-    ({"prompt": [ASKED], "completion": [SAID]}, "TRL prompt/completion"),
-    ({"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}, "preference pairs"),
-    ({"input": {"messages": [ASKED]}, "preferred_output": [SAID], "non_preferred_output": [WORSE]}, "preference pairs"),
-    ({"prompt": [ASKED], "chosen": [SAID], "rejected": [WORSE]}, "preference pairs"),
-    (
-        {"chosen": "\n\nHuman: 2 + 2?\n\nAssistant: 4", "rejected": "\n\nHuman: 2 + 2?\n\nAssistant: 5"},
-        "preference pairs",
-    ),
-    (
-        {
-            "conversations": [{"from": "human", "value": "2 + 2?"}],
-            "chosen": {"from": "gpt", "value": "4"},
-            "rejected": {"from": "gpt", "value": "5"},
-        },
-        "preference pairs",
-    ),
-    ({"input": "2 + 2?", "output": [{"type": "message", **SAID}]}, "OpenAI Responses items"),
-]
+Q, PARIS, LYON = ask(7), {"role": "assistant", "content": "It is Paris."}, {"role": "assistant", "content": "Lyon."}
+P, L = PARIS["content"], LYON["content"]
+HH = f"\n\nHuman: {Q['content']}\n\nAssistant: "
+TURN, GPT = {"from": "human", "value": Q["content"]}, {"from": "gpt", "value": P}
+TRL, PAIR, MESSAGES = "TRL prompt/completion", "preference pairs", "OpenAI messages"
+ROWS_OF: list[tuple[str, dict[str, Any], list[Any]]] = [
+    (TRL, {"prompt": [Q], "completion": [PARIS]}, [None]),
+    (TRL, {"prompt": HH, "completion": P}, [None]),
+    (TRL, {"messages": [Q], "completion": P, "reward": 1}, [1]),
+    (TRL, {"messages": [Q], "output": P}, [None]),
+    (TRL, {"question": Q["content"], "responses": [P, L], "reward": [1, 0]}, [1, 0]),
+    (TRL, {"prompt": Q["content"], "response": [P, L], "scores": [1, 0]}, [1, 0]),
+    (TRL, {"prompt": Q["content"], "response": [{"text": P, "score": 1}, {"text": L, "score": 0}]}, [1, 0]),
+    (TRL, {"prompt": [Q], "completions": [[PARIS], [LYON]], "labels": [1, 0]}, [1, 0]),
+    (TRL, {"prompt": [Q], "completion": [{"type": "thinking", "thinking": "."}, {"type": "text", "text": P}]}, [None]),
+    (PAIR, {"prompt": Q["content"], "chosen": P, "rejected": L}, [1, 0]),
+    (PAIR, {"prompt": [Q], "chosen": [Q, PARIS], "rejected": [[LYON], [Q, LYON]]}, [1, 0, 0]),
+    (PAIR, {"input": {"messages": [Q]}, "preferred_output": [PARIS], "non_preferred_output": [LYON]}, [1, 0]),
+    (PAIR, {"chosen": HH + P, "rejected": HH + L}, [1, 0]),
+    (PAIR, {"conversations": [TURN], "chosen": GPT, "rejected": {**GPT, "value": L}}, [1, 0]),
+    (PAIR, {"messages": [Q, PARIS], "rejected_message": LYON}, [1, 0]),
+    (PAIR, {"messages": [Q, PARIS], "rejected_response": L, "rejected_tokens": 3}, [1, 0]),
+    ("inputs and outputs", {"input": Q["content"], "output": [P, L]}, [None, None]),
+    ("OpenAI Responses items", {"input": Q["content"], "output": [{"type": "message", **PARIS}]}, [None]),
+    ("requests with responses", {"item": {"messages": [Q]}, "sample": {"choices": [{"message": PARIS}]}}, [None]),
+    (MESSAGES, {"messages": [Q], "choices": [{"message": PARIS}, {"message": LYON}]}, [None, None]),
+    ("ShareGPT", {"items": [TURN, GPT]}, [None]),
+    ("ShareGPT", {"conversation": [{"human": Q["content"], "assistant": P}]}, [None]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "form"), TRL)
-def test_rows_of_every_training_format_are_the_same_conversation(
-    tmp_path: Path, row: dict[str, Any], form: str
-) -> None:
-    reading = read_file(written(tmp_path / "rows.jsonl", row, row))
-    expected = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
-    assert reading.groups[0].trajectories[0].messages() == expected
-    assert f"reads as: {form}, 2 rows in {2 if form == 'preference pairs' else 1} group" in reading.summary
-    if form == "preference pairs":
-        assert [each.metrics["independent_reward"] for each in reading.groups[0]] == [1.0, 0.0]
+@pytest.mark.parametrize(("form", "row", "rewards"), ROWS_OF)
+def test_a_row_is_read_as_its_attempts(tmp_path: Path, form: str, row: dict[str, Any], rewards: list[Any]) -> None:
+    """The first answer is Paris, the others are Lyon."""
+    reading = read_file(written(tmp_path / "rows.jsonl", row))
+    assert reading.summary.startswith(f"reads as: {form}, 1 row in 1 group by ")
+    said = [[(each["role"], each["content"]) for each in one.messages()] for one in reading.groups[0]]
+    assert said == [[("user", Q["content"]), ("assistant", P if n == 0 else L)] for n in range(len(rewards))]
+    assert [each.metrics.get("independent_reward") for each in reading.groups[0]] == rewards
 
 
 @pytest.mark.parametrize(
@@ -482,7 +487,6 @@ def test_a_table_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
 def test_a_completion_with_several_choices_is_as_many_attempts(tmp_path: Path) -> None:
     choices = [{"index": n, "finish_reason": why, "message": ANSWER} for n, why in enumerate(["stop", "length"])]
     (group,) = read_file(written(tmp_path / "r.jsonl", {"messages": [SYSTEM, ask(7)], "choices": choices})).groups
-    assert [each.messages() for each in group] == [CONVERSATION, CONVERSATION]
     assert [each.status for each in group] == ["finished", "truncated"]
 
 
@@ -525,9 +529,6 @@ def test_the_columns_of_a_prompt_are_read_beside_every_kind_of_answer(
         assert not each.metadata.keys() & {"system", "history", "question", "instruction", "input", "prompt"}
 
 
-Q, PARIS, LYON = ask(7), {"role": "assistant", "content": "It is Paris."}, {"role": "assistant", "content": "Lyon."}
-
-
 @pytest.mark.parametrize(
     "row",
     [
@@ -543,30 +544,6 @@ def test_answers_side_by_side_are_a_group_with_what_is_of_each(tmp_path: Path, r
     for group in reading.groups:
         assert [each.messages()[-2:] for each in group] == [[Q, PARIS], [Q, LYON]]
         assert [each.metadata["model"] for each in group] == ["m", "n"]
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"messages": [Q, PARIS], "rejected_message": LYON},
-        {"messages": [Q, PARIS], "rejected_response": "Lyon.", "rejected_tokens": 3},
-        {"prompt": [Q], "chosen": [PARIS], "rejected": [[LYON], [Q, LYON]]},
-    ],
-)
-def test_rejected_answers_are_read_in_every_form(tmp_path: Path, row: dict[str, Any]) -> None:
-    (group,) = read_file(written(tmp_path / "rows.jsonl", row)).groups
-    chosen, *rejected = [each.messages() for each in group]
-    assert chosen == [Q, PARIS]
-    assert rejected == [[Q, LYON]] * len(rejected)
-    assert [each.metrics["independent_reward"] for each in group] == [1.0, *[0.0] * len(rejected)]
-
-
-def test_a_sample_beside_its_item_is_an_answer(tmp_path: Path) -> None:
-    item = {"messages": [Q], "reference_answer": "Paris"}
-    row = {"item": item, "sample": {"output_text": "…", "choices": [{"message": PARIS}]}}
-    (group,) = read_file(written(tmp_path / "rows.jsonl", row)).groups
-    assert group.trajectories[0].messages() == [Q, PARIS]
-    assert group.trajectories[0].metadata == {"item": item}
 
 
 @pytest.mark.parametrize(
@@ -669,17 +646,6 @@ def test_an_answer_that_the_messages_hold_or_that_has_no_known_name_leaves_them_
     assert "not shown prediction" in reading.notes[0]
 
 
-def test_a_list_of_texts_is_as_many_answers(tmp_path: Path) -> None:
-    answers = [PARIS["content"], LYON["content"]]
-    (group,) = read_file(written(tmp_path / "rows.jsonl", {"input": Q["content"], "output": answers})).groups
-    assert [each.messages() for each in group] == [[Q, PARIS], [Q, LYON]]
-    scored = [{"text": text, "score": score} for text, score in zip(answers, (1, 0), strict=True)]
-    for beside in ({"response": answers, "scores": [1, 0]}, {"response": scored}):
-        (group,) = read_file(written(tmp_path / "rows.jsonl", {"prompt": Q["content"], **beside})).groups
-        found = [(each.messages(), each.metrics["independent_reward"]) for each in group]
-        assert found == [([Q, PARIS], 1), ([Q, LYON], 0)]
-
-
 @pytest.mark.parametrize("asked", ["query", "context"])
 def test_a_prompt_column_alone_reads_a_pair_as_the_pair_that_it_is(tmp_path: Path, asked: str) -> None:
     row = {asked: Q["content"], "chosen": PARIS["content"], "rejected": LYON["content"]}
@@ -696,9 +662,7 @@ def test_roles_of_an_answer_that_is_repeated_are_no_text_that_lacks(tmp_path: Pa
     assert read_file(written(tmp_path / "rows.jsonl", *rows)).notes == []
 
 
-def test_a_prompt_in_one_text_is_its_turns_or_told(tmp_path: Path) -> None:
-    row = {"prompt": f"\n\nHuman: {Q['content']}\n\nAssistant: ", "completion": "Lyon."}
-    assert read_file(written(tmp_path / "rows.jsonl", row)).groups[0].trajectories[0].messages() == [Q, LYON]
+def test_a_rendered_prompt_is_told(tmp_path: Path) -> None:
     row = {"input": "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "output": "Yo.<|im_end|>"}
     assert "1 prompt rendered by a chat template" in read_file(written(tmp_path / "rows.jsonl", row)).notes[0]
 
@@ -825,12 +789,6 @@ def test_a_reward_is_read_as_it_is_written_or_told(tmp_path: Path, cell: str, re
     metrics = [each.metrics for each in reading.groups[0].trajectories]
     assert metrics[0].get("independent_reward") == reward
     assert any("no number" in note for note in reading.notes) == (reward is None)
-
-
-@pytest.mark.parametrize("name", ["reward", "rewards", "score", "scores"])
-def test_rewards_of_a_list_of_answers_are_split_by_either_name(tmp_path: Path, name: str) -> None:
-    reading = read_file(written(tmp_path / "rows.jsonl", {"prompt": "Hi", "responses": ["Hello", "No"], name: [1, 0]}))
-    assert [each.metrics["independent_reward"] for each in reading.groups[0].trajectories] == [1.0, 0.0]
 
 
 def test_calls_and_results_that_have_roles_of_their_own_are_calls_and_results(tmp_path: Path) -> None:
