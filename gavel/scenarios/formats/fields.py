@@ -247,7 +247,9 @@ def are_several(value: Any) -> TypeGuard[list[Any]]:
 
 
 def _is_said(value: Any) -> bool:
-    return isinstance(value, str) or (is_list(value) and (_are_messages(value) or _are_parts(value)))
+    """Whether it is text, messages, or the parts of one."""
+    is_talk = is_list(value) and (is_conversation(value) or _are_messages(value) or _are_parts(value))
+    return isinstance(value, str) or is_talk
 
 
 def _attempts(
@@ -263,7 +265,8 @@ def _attempts(
     for column, own_fields in _divide({**fields, **columns}, list(columns)).items():
         own_fields |= {"answer_column": column} if len(columns) > 1 else {}
         for place, value, own in _answers_of(row, column, columns[column], own_fields, form):
-            offered, asked = tools(own.pop("tools", None)), prompt(row, own)
+            offered, own = offered_tools(own), without(own, "tools", "functions", "toolConfig")
+            asked = prompt(row, own)
             answer: list[Any] = []
             if value not in (None, []):
                 answer = (not asked and _dialogue(value)) or side(row, value, "assistant", place)

@@ -218,8 +218,6 @@ def test_an_object_that_is_an_answer_is_told(tmp_path: Path, given: Any, told: s
     shown = said(reading)[-1][1]
     assert json.loads(shown) == (json.loads(given) if isinstance(given, str) else given)
     assert f"({told})" in reading.notes[0]
-    (note, _) = reading_of(tmp_path, [{"input": "Q", "output": given}]).notes
-    assert f"({told})" in note
 
 
 ASKED = {"role": "user", "content": "Where?"}

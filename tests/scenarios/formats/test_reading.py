@@ -601,15 +601,24 @@ def test_what_must_be_typed_or_changed_is_told(tmp_path: Path, name: str, text: 
     assert "jq" in remedy or "jq" not in error.value.remedy
 
 
-def test_fields_of_messages_that_a_judge_is_shown_are_told(tmp_path: Path) -> None:
-    said = [each | {"country": "France", "toxic": False, "id": 7, "thought": "Hm."} for each in (Q, PARIS)]
-    (note,) = read_file(written(tmp_path / "rows.jsonl", *[{"conversation": said}] * 2)).notes
-    assert "as if they were said (country): take out" in note
+SEEN = {"country": "France", "toxic": False, "id": 7, "thought": "Hm."}
+RENDERED = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_an_answer_that_is_an_object_is_told(tmp_path: Path) -> None:
-    row = {"messages": [Q, {"role": "assistant", "content": {"answer": "Paris", "label": "right"}}]}
-    assert "1 answer in JSON" in read_file(written(tmp_path / "rows.jsonl", row)).notes[0]
+@pytest.mark.parametrize(
+    ("row", "note"),
+    [
+        ({"conversation": [Q | SEEN, PARIS | SEEN]}, "as if they were said (country): take out"),
+        ({"messages": [Q, {"role": "assistant", "content": {"answer": "Paris", "label": "right"}}]}, "answers in JSON"),
+        ({"input": "Q", "output": {"city": "Bern", "canton": {"name": "Bern"}}}, "answers in JSON"),
+        ({"input": RENDERED, "output": "Yo.<|im_end|>"}, "2 prompts rendered by a chat template"),
+        ({"prompt": "Hi", "completion": "Hello", "score": float("nan")}, "2 rewards that are no number"),
+        ({"instruction": Q["content"], "response": L, "conversations": [TURN, GPT | {"value": L}]}, ""),
+    ],
+)
+def test_what_may_be_wrong_in_a_row_is_told(tmp_path: Path, row: dict[str, Any], note: str) -> None:
+    notes = read_file(written(tmp_path / "rows.jsonl", row, row)).notes
+    assert [note in each for each in notes] == [True] * bool(note)
 
 
 def test_an_answer_at_the_end_of_the_messages_is_no_part_of_a_prompt_with_answers(tmp_path: Path) -> None:
@@ -654,17 +663,6 @@ def test_a_prompt_column_alone_reads_a_pair_as_the_pair_that_it_is(tmp_path: Pat
         ([Q, PARIS], 1),
         ([Q, LYON], 0),
     ]
-
-
-def test_roles_of_an_answer_that_is_repeated_are_no_text_that_lacks(tmp_path: Path) -> None:
-    talk = [{"from": "human", "value": Q["content"]}, {"from": "gpt", "value": "Lyon."}]
-    rows = [{"instruction": Q["content"], "response": "Lyon.", "conversations": talk}] * 2
-    assert read_file(written(tmp_path / "rows.jsonl", *rows)).notes == []
-
-
-def test_a_rendered_prompt_is_told(tmp_path: Path) -> None:
-    row = {"input": "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "output": "Yo.<|im_end|>"}
-    assert "1 prompt rendered by a chat template" in read_file(written(tmp_path / "rows.jsonl", row)).notes[0]
 
 
 def test_a_conversation_is_an_answer_alone_only_where_no_column_asks(tmp_path: Path) -> None:
@@ -759,13 +757,6 @@ def test_other_histories_make_other_tasks_and_texts_that_nobody_reads_are_told(t
     within = {"reference_outputs": {"answer": "C"}, "expected": {"value": 4, "is_exact": True}}
     (note,) = read_file(written(tmp_path / "within.jsonl", asked | within)).notes[:1]
     assert "not shown reference_outputs.answer, expected.value. " in note
-
-
-def test_numbers_that_json_lacks_become_texts(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "Hi", "completion": "Hello", "score": NaN}\n')
-    reading = read_file(tmp_path / "rows.jsonl")
-    assert reading.groups[0].trajectories[0].metadata["score"] == "NaN"
-    assert "no number" in reading.notes[0]
 
 
 def test_items_of_a_list_that_no_column_names_are_told(tmp_path: Path) -> None:
