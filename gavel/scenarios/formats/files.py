@@ -10,14 +10,13 @@ import gzip
 import importlib
 import json
 import lzma
-import shutil
 import struct
 import sys
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -200,7 +199,6 @@ _PACKED = {GZIP: gzip.decompress, ZSTD: unpacked_zstd, b"BZh": bz2.decompress, b
 """Decompressor by magic bytes."""
 
 STDIN = Path("-")
-_NAME = "standard input"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +222,10 @@ def on_disk(named: Sequence[Path]) -> Generator[Inputs]:
             if path != STDIN and (not path.exists() or path.is_file() or path.is_dir()):
                 inputs.paths.append(path)
                 continue
-            name = _NAME if path == STDIN else str(path)
+            name = "standard input" if path == STDIN else str(path)
             copy = Path(directory) / str(number)
             try:
-                with (
-                    copy.open("wb") as stream,
-                    nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as source,
-                ):
-                    shutil.copyfileobj(source, stream)
+                copy.write_bytes(sys.stdin.buffer.read() if path == STDIN else path.read_bytes())
             except OSError as error:
                 raise RowError(f"{name} cannot be read: {error.strerror or error}", "Check the path.") from error
             inputs.paths.append(copy)

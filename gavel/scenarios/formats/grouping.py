@@ -101,16 +101,13 @@ def _without_recording(value: Any) -> Any:
 def named_task(trajectory: Trajectory) -> dict[str, JsonValue]:
     """The fields of the row that name its task, by their (dotted) names."""
     fields = trajectory.metadata
-    found = _task_fields(fields)
-    for holder in _NESTED:
-        inner = fields.get(holder)
-        if is_object(inner):
-            found |= {f"{holder}.{name}": value for name, value in _task_fields(inner).items()}
-    return found
-
-
-def _task_fields(fields: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    return {name: value for name, value in fields.items() if value is not None and _TASK_FIELD.fullmatch(name)}
+    holders = {"": fields, **{f"{name}.": inner for name in _NESTED if is_object(inner := fields.get(name))}}
+    return {
+        f"{within}{name}": value
+        for within, inner in holders.items()
+        for name, value in inner.items()
+        if value is not None and _TASK_FIELD.fullmatch(name)
+    }
 
 
 OPENING = "opening messages"

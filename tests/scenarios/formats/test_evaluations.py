@@ -109,16 +109,10 @@ def test_a_test_run_of_deepeval_is_read_with_what_was_retrieved_and_called(tmp_p
 def test_a_table_by_columns_is_its_rows_and_other_objects_are_refused(
     tmp_path: Path, asked: str, answered: str
 ) -> None:
-    columns = {asked: ["Capital?", "Capital?"], answered: ["Paris", "Lyon"]}
-    split = {"columns": list(columns), "data": [*map(list, zip(*columns.values(), strict=True))]}
-    for table in (columns, {name: dict(enumerate(cells)) for name, cells in columns.items()}, split):
-        reading = reading_of(tmp_path, table)
-        assert [said(reading, 0, n) for n in range(2)] == [
-            [("user", "Capital?"), ("assistant", answer)] for answer in ("Paris", "Lyon")
-        ]
-    for given in ({asked: {"a": "Capital?"}, answered: {"a": "Paris"}}, {asked: "Capital?", answered: {"a": "Paris"}}):
-        with pytest.raises(RowError, match="neither text nor messages"):
-            reading_of(tmp_path, given)
+    reading = reading_of(tmp_path, {asked: ["Capital?", "Capital?"], answered: ["Paris", "Lyon"]})
+    assert [said(reading, 0, n)[-1][1] for n in range(2)] == ["Paris", "Lyon"]
+    with pytest.raises(RowError, match="neither text nor messages"):
+        reading_of(tmp_path, {asked: {"a": "Capital?"}, answered: {"a": "Paris"}})
 
 
 @pytest.mark.parametrize("scenario", [{"scenario": "greets", "expectedOutcome": "is greeted"}, {"metrics_data": []}])

@@ -189,15 +189,17 @@ def test_a_row_is_read_as_its_attempts(tmp_path: Path, form: str, row: dict[str,
         ({"label": True}, 1.0),
         ({"reward": None, "score": "0.25"}, 0.25),
         ({"label": 2}, None),
-        ({"reward": "nan"}, None),
+        *(({"reward": text}, number) for text, number in (("90%", 0.9), ("0,9", 0.9), ("12,5", 12.5), ("1", 1.0))),
+        *(({"reward": text}, None) for text in ("nan", "good", "1,000")),
     ],
 )
 def test_a_reward_in_the_file_is_a_metric_and_no_score(tmp_path: Path, fields: dict[str, Any], reward: Any) -> None:
-    (group,) = read_file(written(tmp_path / "rows.jsonl", {"messages": CONVERSATION, **fields})).groups
-    (trajectory,) = group.trajectories
+    reading = read_file(written(tmp_path / "rows.jsonl", {"messages": CONVERSATION, **fields}))
+    ((trajectory,),) = reading.groups
     assert trajectory.reward is None
     assert trajectory.metrics.get("independent_reward") == reward
     assert trajectory.metadata == fields
+    assert any("no number" in note for note in reading.notes) == (reward is None and "label" not in fields)
 
 
 def test_own_files_are_read_whatever_they_are_named(tmp_path: Path) -> None:
@@ -768,18 +770,6 @@ def test_items_of_a_list_that_no_column_names_are_told(tmp_path: Path) -> None:
     assert "1 × item of said" in note
     assert "items.jsonl:2" in note
     assert len(read_file(tmp_path / "items.jsonl", columns=Columns("ask", ["said"])).groups[0]) == 5
-
-
-@pytest.mark.parametrize(
-    ("cell", "reward"), [("90%", 0.9), ('"0,9"', 0.9), ('"12,5"', 12.5), ("1", 1.0), ("good", None), ('"1,000"', None)]
-)
-def test_a_reward_is_read_as_it_is_written_or_told(tmp_path: Path, cell: str, reward: float | None) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text(f"prompt,completion,score\nHi,Hello,{cell}\nHi,Hey,0\n")
-    reading = read_file(path)
-    metrics = [each.metrics for each in reading.groups[0].trajectories]
-    assert metrics[0].get("independent_reward") == reward
-    assert any("no number" in note for note in reading.notes) == (reward is None)
 
 
 def test_calls_and_results_that_have_roles_of_their_own_are_calls_and_results(tmp_path: Path) -> None:
