@@ -646,9 +646,10 @@ class Columns:
             fields["prompt"] = _as_said(given)
         names = [(name,) for name in self.answers or _pair(fields) or _alike(fields)] or [(*_ANSWER, *_SAMPLES)]
         columns = dict(_column(row, each, known, "--answer-column") for each in names)
-        asking = [name for name in _ASKED[:4] if name not in columns]
-        if not self.prompt and not any(name in known for name in asking) and not all(map(_is_whole, columns.values())):
-            _column(row, asking, known, "--prompt-column")
+        asking = [name for name in _ASKED if name not in columns]
+        if not self.prompt and (any(name in known for name in asking) or not all(map(_is_whole, columns.values()))):
+            name, value = _column(row, asking, known, "--prompt-column")
+            fields = {name: value, **fields}  # a row may lack what others have
         yield from _attempts(row, source, columns, fields, TABLE)
 
 

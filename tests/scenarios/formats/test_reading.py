@@ -674,6 +674,8 @@ def test_a_conversation_is_an_answer_alone_only_where_no_column_asks(tmp_path: P
     reading = read_file(alone, columns=Columns(None, ("a",)))
     assert reading.groups[0].trajectories[0].messages() == [Q, PARIS]
     assert f"left out: 1 × answer that is null; first: {alone}:2." in reading.notes
+    lacking = written(tmp_path / "lacking.jsonl", {"question": Q["content"], "a": "x"}, {"a": "y"})
+    assert "1 × row with an empty prompt" in read_file(lacking, columns=Columns(None, ("a",))).notes[0]
 
 
 @pytest.mark.parametrize(
