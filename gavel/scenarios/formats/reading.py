@@ -225,7 +225,8 @@ def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> 
     conversation at least so many times."""
     values = {name: [str(each.get(name)).lower() for each in items] for name in items[0]}
     role = next((name for name, said in values.items() if len(set(said)) > 1 and KNOWN_ROLES.keys() >= set(said)), None)
-    if role is None:
+    texts = [name for name, each in items[0].items() if isinstance(each, str) and _WORDS.search(each)]
+    if role is None or (not least and len(texts) > 1):  # prompt and answers, and who won
         return None
 
     def sides(name: str) -> int:
@@ -282,6 +283,7 @@ _REWARD = re.compile("reward|score|label|rating|grade", re.I)
 IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
 _SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
 """Words separated by spaces, or a script that may do without."""
+_WORDS = re.compile(r"[^\W\d_]\s+[^\W\d_]")
 _FAR = 0.5
 """Max share of a format's fields that may lack in a row near to it."""
 _MOST_NAMES = 8

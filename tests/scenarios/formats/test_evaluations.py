@@ -371,6 +371,11 @@ def test_inputs_are_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: s
     [
         ([{"Frage": "Wo ist es?", "Answer A": "a", "Answer B": "b"}] * 2, None, "'Answer A', 'Answer B'"),
         ([{"data": {"q": "x", "a": "y"}}] * 2, Columns("data.q", ("data.b",)), "data.a"),
+        (
+            [{"q": "Is it?", "a": "It is.", "b": "No it is not.", "winner": who} for who in ("ai", "human")],
+            None,
+            "q, a, b",
+        ),
         ([{"prompt": "x", "responses": ["a", {"n": 3}]}] * 2, None, "responses.1"),
         ([{"prompt": "x", "responses": []}] * 2, None, "in it: responses"),
         ([{"q": "x", "a": [["y", "z"]]}], Columns("q", ("a",)), "--answer-column a.0"),
