@@ -145,8 +145,8 @@ def trajectories(
     run = find_run(source)
     if run is not None:
         groups = _read_run_groups(run, split, step)
-        names = {"model": str(read_description(run / "model.json")["name"]), "name": "/".join(run.resolve().parts[-2:])}
-        told = export_file(groups, form, out, margin=margin, above=above, **names)
+        model = str(read_description(run / "model.json")["name"])
+        told = export_file(groups, form, out, model=model, margin=margin, above=above)
     else:
         if split is not None or step is not None:
             raise GavelError(f"{source} is no run, so it has no splits and steps.", "Leave --split and --step out.")
@@ -159,7 +159,7 @@ def trajectories(
         for note in reading.notes:
             if note.startswith("left out"):  # the others tell what a judge should compare
                 typer.echo(note, err=True)
-        told = export_file(stored_groups(reading.groups), form, out, margin=margin, above=above, name=Path(source).name)
+        told = export_file(stored_groups(reading.groups), form, out, margin=margin, above=above)
     for note in told.notes:
         typer.echo(note, err=True)
     typer.echo(told.summary)

@@ -5,9 +5,8 @@
     told = export_file(stored_groups(reading.groups), "dpo", Path("pairs.jsonl"))
 
 Reading goes one way: bytes (`files`, `text`) to rows, a `Format` from rows to attempts (`fields`: prompt and answers,
-conversations, evaluations; `logs`: calls, batches, traces; `inspect_log`, `atif`), their messages of any vendor to
-OpenAI's (`chat`), attempts at the same task to groups (`grouping`). `reading` finds the format and tells what is wrong.
+conversations; `logs`: calls, batches, traces; `evaluations`), their messages of any vendor to OpenAI's (`chat`),
+attempts at the same task to groups (`grouping`). `reading` finds the format and tells what is wrong.
 Writing: `exported` has messages as typed turns and what stands beside them; `export` writes pairs and conversations
-for TRL, and calls the writers of `atif`, `inspect_log` and `otel`. Data that a format cannot hold is counted in
-`Losses`.
+for TRL, and calls the writer of `otel`. Data that a format cannot hold is counted in `Losses`.
 """

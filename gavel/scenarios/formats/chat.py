@@ -233,7 +233,6 @@ def convert(item: Message, where: str, place: str) -> tuple[list[Message], str]:
 
 def _open(item: Message, where: str, place: str) -> Iterator[tuple[Message, str]]:
     """The messages in an item, with its parts as their content, and the form's name where the item tells it."""
-    item = _unwrapped(item)
     kind, parts, content = item.get("type"), item.get("parts"), item.get("content")
     kind = kind if isinstance(kind, str) else ""
     given = parts if is_list(parts) else [parts] if parts else []
@@ -258,8 +257,8 @@ def _open(item: Message, where: str, place: str) -> Iterator[tuple[Message, str]
         done = [{"type": "tool-invocation", "toolInvocation": call} for call in calls]
         more = {"content": [*done, *([{"type": "text", "text": content}] if content else [])], "toolInvocations": None}
         yield _normalize({**item, **more, "parts": None}, where, place), _SDK
-    elif "role" not in item and "content" in item and kind in _OF_LANGCHAIN:
-        yield _of_langchain(item, kind), _LANGCHAIN
+    elif (said := _of_langchain(item)) is not None:
+        yield _normalize(said, where, place), _LANGCHAIN
     elif "role" not in item and (kind in _ITEMS or kind.endswith(_ITEM_ENDINGS)):
         yield {"role": "assistant", "content": [item]}, RESPONSES
     elif kind == "message" and "role" in item:
@@ -269,34 +268,23 @@ def _open(item: Message, where: str, place: str) -> Iterator[tuple[Message, str]
         yield _normalize(item, where, place), ""
 
 
-def _unwrapped(item: Message) -> Message:
-    """A message of LangChain that is nested in another object; anything else is returned unchanged."""
+def _of_langchain(item: Message) -> Message | None:
+    """A message of LangChain, also within its serialization, with its role; None for anything else."""
     match item:
         case {"lc": _, "kwargs": {**inner}, "id": [*_, last]}:
-            return {"type": _langchain_kind(str(last)), **inner}
-        case {"type": str(kind), "data": {"content": _, **_rest} as data} if len(item) == 2 and kind in _OF_LANGCHAIN:
-            return {**data, "type": kind}
-        case {"type": str(kind)} if "role" not in item:
-            return {**item, "type": _langchain_kind(kind)}
+            item = {"type": last, **inner}
+        case {"type": kind, "data": {"content": _, **_rest} as data} if len(item) == 2:
+            item = {**data, "type": kind}
         case _:
-            return item
-
-
-def _langchain_kind(name: str) -> str:
-    """`AIMessageChunk` -> `ai`; any other name is returned unchanged."""
-    kind = name.removesuffix("Chunk").removesuffix("Message").lower()
-    return kind if kind in _OF_LANGCHAIN else name
-
-
-def _of_langchain(item: Message, kind: str) -> Message:
-    extra: Any = item.get("additional_kwargs")
-    extra = extra if is_object(extra) else {}
-    beside = {name: item.get(name) or extra.get(name) for name in ("tool_calls", "tool_call_id", "name")}
-    beside |= {
-        name: extra.get(name) for name in ("reasoning_content", *(() if beside["tool_calls"] else ("function_call",)))
-    }
-    found = {name: value for name, value in beside.items() if value}
-    return _normalize({"role": kind if kind != "chat" else "other", "content": item["content"], **found}, "", "")
+            pass
+    kind = str(item.get("type")).removesuffix("Chunk").removesuffix("Message").lower()
+    if ("role" in item and kind != "chat") or "content" not in item or kind not in _OF_LANGCHAIN:
+        return None
+    extra = given if is_object(given := item.get("additional_kwargs")) else {}
+    names = ["tool_calls", "tool_call_id", "name", "reasoning_content"]
+    names += [] if item.get("tool_calls") or extra.get("tool_calls") else ["function_call"]
+    beside = {name: value for name in names if (value := item.get(name) or extra.get(name))}
+    return {"role": item.get("role", "other") if kind == "chat" else kind, "content": item["content"], **beside}
 
 
 def _speak(speaker: Any, value: Any, where: str, place: str) -> Message:

@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from itertools import combinations, takewhile
 from pathlib import Path
@@ -27,7 +26,7 @@ from gavel.base.errors import GavelError
 from gavel.base.files import replacing
 from gavel.base.text import counted
 from gavel.llm.types import Message
-from gavel.scenarios.formats import atif, inspect_log, otel
+from gavel.scenarios.formats import otel
 from gavel.scenarios.formats.exported import (
     Call,
     Export,
@@ -49,18 +48,15 @@ _JUDGE = "Judge the file first: gavel score FILE --judge MODEL --out judged.json
 _NOTHING = {"dpo": f"{_JUDGE}, with more --orders for surer scores; or take a smaller --margin.", "sft": f"{_JUDGE}."}
 
 
-def _load_formats(name: str = "gavel", margin: float = 0.0, above: float | None = None) -> dict[str, Export]:
+def _load_formats(margin: float = 0.0, above: float | None = None) -> dict[str, Export]:
     """All formats by name, those of integrations last. Raises `ExportError` if two share a name."""
-    created = datetime.now(UTC).isoformat()
     lines = (".jsonl",)
     found = {
         "dpo": Export("preference pairs", lines, lambda groups, _, losses: preference_pairs(groups, losses, margin)),
         "sft": Export(
             "conversations for SFT", lines, lambda groups, _, losses: best_conversations(groups, losses, above)
         ),
-        "atif": Export("ATIF documents", (".jsonl", ""), atif.documents),
         "otel": Export("OpenTelemetry spans", lines, partial(otel.requests, now_ns=time.time_ns())),
-        "inspect": Export("an Inspect log", (".json",), partial(inspect_log.log_chunks, name=name, created=created)),
     }
     for module in entry_points.load_all("gavel.formats"):
         for form, export in getattr(module, "EXPORTS", {}).items():
@@ -99,17 +95,16 @@ def export_file(
     out: str | Path,
     *,
     model: str | None = None,
-    name: str = "gavel",
     margin: float = MARGIN,
     above: float | None = None,
 ) -> Exported:
     """Writes all attempts. `out`: a file or directory, or for `otel` the http address of a collector.
 
-    `model`: the policy's name, if known; `name`: of an Inspect log. `margin`: for `dpo`, the min difference of two
+    `model`: the policy's name, if known. `margin`: for `dpo`, the min difference of two
     scores that is a preference; `above`: for `sft`, the threshold that a conversation's score must exceed. Raises
-    `ExportError`, and `AtifError` for an attempt that ATIF has no valid document for.
+    `ExportError`.
     """
-    formats = _load_formats(name, margin, above)
+    formats = _load_formats(margin, above)
     if form not in formats:
         raise ExportError(f"there is no format {form!r} to export to.", f"There are: {', '.join(formats)}.")
     export = formats[form]
@@ -126,7 +121,6 @@ def export_file(
     if address is not None:
         with OtlpEndpoint(address) as endpoint:
             for request in export.documents(passing(), model, losses):
-                assert not isinstance(request, str)
                 endpoint.send(request)
     else:
         path = Path(out)
@@ -149,26 +143,18 @@ def _check_name(path: Path, export: Export) -> None:
         raise ExportError(f"{export.title} cannot be written to {path}.", f"Give -o {ways}.")
 
 
-def _write(path: Path, export: Export, documents: Iterable[Message | str]) -> None:
-    """Writes a file, or a directory with the format's file, or with one file per document if the format names none."""
+def _write(path: Path, export: Export, documents: Iterable[Message]) -> None:
+    """Writes a file, or a directory with the format's file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as unfinished:
-            if path.suffix or export.file:
-                file = unfinished if path.suffix else unfinished / export.file
-                file.parent.mkdir(exist_ok=True)
-                with file.open("w", encoding="utf-8") as stream:
-                    stream.writelines(each if isinstance(each, str) else f"{_json(each)}\n" for each in documents)
-            else:
-                unfinished.mkdir()
-                for number, document in enumerate(documents):
-                    (unfinished / f"{number:06d}.json").write_text(_json(document), encoding="utf-8")
+            file = unfinished if path.suffix else unfinished / export.file
+            file.parent.mkdir(exist_ok=True)
+            with file.open("w", encoding="utf-8") as stream:
+                for each in documents:
+                    stream.write(f"{json.dumps(each, ensure_ascii=False, allow_nan=False, separators=(',', ':'))}\n")
     except OSError as error:
         raise ExportError(f"{path} cannot be written: {error.strerror or error}", "Give another -o.") from error
-
-
-def _json(document: Message | str) -> str:
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 Z = 2.0

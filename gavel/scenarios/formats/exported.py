@@ -118,11 +118,10 @@ class Export:
 
     title: str
     suffixes: tuple[str, ...]
-    """Allowed file name suffixes of an output; an empty suffix is a directory."""
-    documents: Callable[[Iterable["StoredGroup"], str | None, "Losses"], Iterator[dict[str, Any] | str]]
-    """Converts groups and the policy's name, if known, to documents: each a line of JSON, or pieces of text."""
+    """Allowed file name suffixes of an output; an empty suffix is a directory, with `file` in it."""
+    documents: Callable[[Iterable[StoredGroup], str | None, Losses], Iterator[dict[str, Any]]]
+    """Converts groups and the policy's name, if known, to documents, each a line of JSON."""
     file: str = ""
-    """Name of the file in an output directory; empty = one file per document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +270,6 @@ class Sampled:
     ids: list[int] | None
     logprobs: list[float] | None
     """[T], aligned with `ids`; None if one is missing or not finite."""
-    tokens: list[str] | None
-    """[T], the texts of the tokens, if the sampler reported them."""
     policy_version: int | None
     rest: dict[str, Any]
 
@@ -289,11 +286,6 @@ class Turn:
     sampled: Sampled | None = None
     rest: dict[str, Any] = field(default_factory=dict[str, Any])
     """Fields of the message that have no attribute here."""
-
-    @property
-    def beside(self) -> dict[str, Any]:
-        """The message's remaining fields, including its name if it has one."""
-        return {**self.rest, **({} if self.name is None else {"name": self.name})}
 
     @property
     def text(self) -> str:
@@ -416,7 +408,6 @@ def _read_sampling(choice: Choice, losses: Losses) -> Sampled:
         extra.get("prompt_token_ids"),
         ids,
         [float(each) for each in logprobs] or None,
-        [losses.text(entry.token) for entry in content] or None,
         extra.get("policy_version"),
         losses.plain({name: value for name, value in extra.items() if name not in _EXACT and value is not None}),
     )

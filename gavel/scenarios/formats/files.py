@@ -10,14 +10,13 @@ import gzip
 import importlib
 import json
 import lzma
-import shutil
 import struct
 import sys
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -38,13 +37,6 @@ GZIP, ZSTD, ZIP, PARQUET, ARROW_FILE, ARROW_STREAM = (
     b"ARROW1",
     b"\xff\xff\xff\xff",
 )
-_FOREIGN = {
-    (0, b"SQLite format 3\0"): ("an SQLite database", "Write its table as CSV: sqlite3 -csv -header FILE 'select …'."),
-    (0, b"\x80\x04\x95"): ("a Python pickle", "Write what it holds as JSON lines."),
-    (0, b"\x80\x05\x95"): ("a Python pickle", "Write what it holds as JSON lines."),
-    (257, b"ustar"): ("a tar archive", "Unpack it, and name the file inside it."),
-}
-"""Magic bytes by offset, with the kind of file and the remedy."""
 _PLAIN = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".eval")
 _SUFFIXES = (*_PLAIN, ".gz", ".zst", ".bz2", ".xz")
 _STORE = ".jsonl.zst"
@@ -144,9 +136,6 @@ def _unpacked(data: bytes, where: str) -> bytes:
             data = unpack(data)
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         raise RowError(f"{where} cannot be unpacked: {error}", "It is damaged or not whole; write it again.") from error
-    for (at, mark), (kind, remedy) in _FOREIGN.items():
-        if data[at : at + len(mark)] == mark:
-            raise RowError(f"{where} is {kind}, which is not read.", remedy)
     return data
 
 
@@ -210,7 +199,6 @@ _PACKED = {GZIP: gzip.decompress, ZSTD: unpacked_zstd, b"BZh": bz2.decompress, b
 """Decompressor by magic bytes."""
 
 STDIN = Path("-")
-_NAME = "standard input"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,14 +222,10 @@ def on_disk(named: Sequence[Path]) -> Generator[Inputs]:
             if path != STDIN and (not path.exists() or path.is_file() or path.is_dir()):
                 inputs.paths.append(path)
                 continue
-            name = _NAME if path == STDIN else str(path)
+            name = "standard input" if path == STDIN else str(path)
             copy = Path(directory) / str(number)
             try:
-                with (
-                    copy.open("wb") as stream,
-                    nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as source,
-                ):
-                    shutil.copyfileobj(source, stream)
+                copy.write_bytes(sys.stdin.buffer.read() if path == STDIN else path.read_bytes())
             except OSError as error:
                 raise RowError(f"{name} cannot be read: {error.strerror or error}", "Check the path.") from error
             inputs.paths.append(copy)

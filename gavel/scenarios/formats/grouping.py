@@ -101,20 +101,15 @@ def _without_recording(value: Any) -> Any:
 def named_task(trajectory: Trajectory) -> dict[str, JsonValue]:
     """The fields of the row that name its task, by their (dotted) names."""
     fields = trajectory.metadata
-    found = _task_fields(fields)
-    for holder in _NESTED:
-        inner = fields.get(holder)
-        if is_object(inner):
-            found |= {f"{holder}.{name}": value for name, value in _task_fields(inner).items()}
-    return found
+    holders = {"": fields, **{f"{name}.": inner for name in _NESTED if is_object(inner := fields.get(name))}}
+    return {
+        f"{within}{name}": value
+        for within, inner in holders.items()
+        for name, value in inner.items()
+        if value is not None and _TASK_FIELD.fullmatch(name)
+    }
 
 
-def _task_fields(fields: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    return {name: value for name, value in fields.items() if value is not None and _TASK_FIELD.fullmatch(name)}
-
-
-_SHARED = (*TRUTHS, "answer", "target")
-"""Fields that become group metadata if all members have the same value."""
 OPENING = "opening messages"
 BY_OPENING = "opening"
 """The value of `by` that ignores task ids, unless the rows have a field of that name."""
@@ -127,7 +122,7 @@ class Groups:
     """The field or rule used for grouping; empty if the file held whole groups only."""
     notes: list[str]
     """Notes on the groups for the user."""
-    unasked: list[Attempt] = field(default_factory=list[Attempt])
+    unasked: list[Attempt]
     """Attempts with an unknown prompt: they are in no group."""
 
 
@@ -149,41 +144,40 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
     attempts = [each for each in found if isinstance(each, Attempt)]
     only_opening = by == BY_OPENING and not any(is_object(each.row.value, by) for each in attempts)
     by, own = (None, "") if only_opening else (by, own)
-    left = {id(each): each for each in attempts if by is None and _asks_nothing(each, only_opening)}
+    unasked = [each for each in attempts if by is None and _asks_nothing(each, only_opening)]
+    left = set(map(id, unasked))
     attempts = [each for each in attempts if id(each) not in left]
-    openings = {id(each): asked(each.trajectory, each.prompt) for each in attempts}
-    fields = {} if by or only_opening else _fields_of_tasks(attempts, openings)
+    prompts = {id(each): asked(each.trajectory, each.prompt) for each in attempts}
+    fields = {} if by or only_opening else _fields_of_tasks(attempts, prompts)
     gathered: dict[str, _Group] = {}
     for number, each in enumerate(each for each in found if id(each) not in left):
         if isinstance(each, WholeGroup):
             tasks = {asked(trajectory): each.row.where for trajectory in each.group.trajectories}
             gathered[f"group {number}"] = _Group(each.group, each.row.where, True, tasks=tasks)
             continue
-        task = openings[id(each)]
         metadata: dict[str, JsonValue] = {}
         if by is not None:
             metadata = {by: _field(each.row, by)}
         elif not only_opening:
             metadata = dict(each.task or (named_task(each.trajectory) if fields and each.task is None else {}))
-        name = json.dumps(metadata, sort_keys=True)
-        is_told = bool(metadata or opening(each.trajectory, each.prompt))
-        key = name if by is not None else f"{name if metadata else ''}{task if is_told else f'row {number}'}"
+        key = json.dumps(metadata, sort_keys=True)
+        if by is None:
+            is_told = metadata or opening(each.trajectory, each.prompt)
+            key += prompts[id(each)] if is_told else f"row {number}"
         if key not in gathered:
-            is_own = by is None and each.task is not None
-            gathered[key] = _Group(TrajectoryGroup(metadata=metadata), _name(metadata) or each.row.where, is_own=is_own)
+            name = ", ".join(f"{name} {value}" for name, value in metadata.items()) or each.row.where
+            gathered[key] = _Group(
+                TrajectoryGroup(metadata=metadata), name, is_own=by is None and each.task is not None
+            )
         gathered[key].group.trajectories.append(each.trajectory)
-        gathered[key].tasks.setdefault(task, each.row.where)
+        gathered[key].tasks.setdefault(prompts[id(each)], each.row.where)
     groups = list(gathered.values())
     for each in groups:
         _share(each.group)
     by_own = own if any(each.task is not None for each in attempts) else ""
     told = by or ", ".join(filter(None, (by_own, *fields))) or OPENING
-    notes = [*_different(groups, by), *_split(groups), *_single(groups, attempts, by, bool(fields))]
-    if by is None and not own:
-        notes += _examples([each for each in groups if not each.is_whole])
-    if by and not attempts:
-        notes.append(f"--by {by} is not used: the file holds groups already.")
-    return Groups([each.group for each in groups], told if attempts else "", notes, list(left.values()))
+    notes = _describe(groups, attempts, by, own, bool(fields))
+    return Groups([each.group for each in groups], told if attempts else "", notes, unasked)
 
 
 def _asks_nothing(attempt: Attempt, only_opening: bool) -> bool:
@@ -202,13 +196,13 @@ def _says_something(message: Mapping[str, Any]) -> bool:
     return bool(str(content or "").strip())
 
 
-def _fields_of_tasks(attempts: Sequence[Attempt], openings: Mapping[int, str]) -> dict[str, None]:
-    """The fields that name a task, if rows of different tasks have equal openings; else none."""
+def _fields_of_tasks(attempts: Sequence[Attempt], prompts: Mapping[int, str]) -> dict[str, None]:
+    """The fields that name a task, if rows of different tasks have equal prompts; else none."""
     tasks = {id(each): named_task(each.trajectory) for each in attempts if each.task is None}
-    of_opening: dict[str, set[str]] = {}
+    of_prompt: dict[str, set[str]] = {}
     for key, task in tasks.items():
-        of_opening.setdefault(openings[key], set()).add(json.dumps(task, sort_keys=True))
-    if all(len(each) == 1 for each in of_opening.values()):
+        of_prompt.setdefault(prompts[key], set()).add(json.dumps(task, sort_keys=True))
+    if all(len(each) == 1 for each in of_prompt.values()):
         return {}
     return dict.fromkeys(name for task in tasks.values() for name in task)
 
@@ -220,77 +214,61 @@ def _field(row: Row, by: str) -> JsonValue:
     return value
 
 
-def _name(metadata: dict[str, JsonValue]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in metadata.items())
-
-
 def _share(group: TrajectoryGroup) -> None:
     """Moves the criteria that all members share into the group's metadata."""
-    for name in _SHARED:
+    for name in (*TRUTHS, "answer", "target"):
         values = [trajectory.metadata.get(name) for trajectory in group.trajectories] or [None]
         if name not in group.metadata and values[0] is not None and all(v == values[0] for v in values):
             group.metadata[name] = values[0]
 
 
-def _different(groups: Sequence[_Group], by: str | None) -> list[str]:
-    odd = [each for each in groups if len(each.tasks) > 1]
-    if not odd:
-        return []
-    first, second, *_ = odd[0].tasks.values()
-    where = f"{first} and {second}" if first != second else first
-    why = f"by --by {by}" if by else "as they stand in the file"
-    return [
-        f"{counted(len(odd), 'group')} put together {why} begin with different messages, or have different truths to "
-        f"be judged by, so their scores may compare different tasks. First: {odd[0].name} ({where})."
-    ]
-
-
-def _split(groups: Sequence[_Group]) -> list[str]:
+def _describe(
+    groups: Sequence[_Group], attempts: Sequence[Attempt], by: str | None, own: str, is_named: bool
+) -> list[str]:
+    """What cannot be compared, or may not be comparable, with the first such group."""
+    notes: list[str] = []
+    if odd := [each for each in groups if len(each.tasks) > 1]:
+        where = " and ".join(dict.fromkeys([*odd[0].tasks.values()][:2]))
+        why = f"by --by {by}" if by else "as they stand in the file"
+        notes.append(
+            f"{counted(len(odd), 'group')} put together {why} begin with different messages, or have different truths "
+            f"to be judged by, so their scores may compare different tasks. First: {odd[0].name} ({where})."
+        )
     names = Counter(each.name for each in groups if each.is_own and each.group.metadata)
-    odd = [name for name, number in names.items() if number > 1]
-    if not odd:
-        return []
-    return [
-        f"{counted(len(odd), 'task')} with rows that begin with different messages: each such beginning is "
-        f"a group of its own. First: {odd[0]}. To compare them all the same, name a field that is "
-        "equal in all rows of a task: --by FIELD."
-    ]
-
-
-def _single(groups: Sequence[_Group], attempts: Sequence[Attempt], by: str | None, named: bool) -> list[str]:
-    single = [each for each in groups if len(each.group.trajectories) == 1]
-    if not single:
-        return []
-    count = f"{len(single):,} of {counted(len(groups), 'group')}" if len(groups) > 1 else "the only group"
-    has = "has" if len(single) == 1 else "have"
-    note = f"{count} {has} one attempt, which cannot be compared with another. First: {single[0].name}."
-    if by is None and attempts:
-        fields = Counter(name for each in attempts for name in each.trajectory.metadata)
-        known = ", ".join(name for name, number in fields.items() if number == len(attempts))
-        note += f" --by FIELD groups by a field{f' ({known})' if known else ''}."
-        if named:
-            note += f" --by {BY_OPENING} groups by what stands before the assistant's first turn alone."
-    return [note]
-
-
-def _examples(groups: Sequence[_Group]) -> list[str]:
-    """Members that differ first in a user message may be different questions after the same few-shot examples."""
-    odd = [each for each in groups if _differ_in_the_user(each.group.trajectories)]
-    if not odd:
-        return []
-    return [
-        f"the members of {counted(len(odd), 'group')} part where a user speaks, not the assistant. If what stands "
-        f"before are examples in the prompt, they are different tasks: use --by. First: {odd[0].name}."
-    ]
+    if parted := [name for name, number in names.items() if number > 1]:
+        notes.append(
+            f"{counted(len(parted), 'task')} with rows that begin with different messages: each such beginning is "
+            f"a group of its own. First: {parted[0]}. To compare them all the same, name a field that is "
+            "equal in all rows of a task: --by FIELD."
+        )
+    if single := [each for each in groups if len(each.group.trajectories) == 1]:
+        count = f"{len(single):,} of {counted(len(groups), 'group')}" if len(groups) > 1 else "the only group"
+        has = "has" if len(single) == 1 else "have"
+        note = f"{count} {has} one attempt, which cannot be compared with another. First: {single[0].name}."
+        if by is None and attempts:
+            fields = Counter(name for each in attempts for name in each.trajectory.metadata)
+            known = ", ".join(name for name, number in fields.items() if number == len(attempts))
+            note += f" --by FIELD groups by a field{f' ({known})' if known else ''}."
+            if is_named:
+                note += f" --by {BY_OPENING} groups by what stands before the assistant's first turn alone."
+        notes.append(note)
+    made = [each for each in groups if by is None and not own and not each.is_whole]
+    if examples := [each for each in made if _differ_in_the_user(each.group.trajectories)]:
+        notes.append(
+            f"the members of {counted(len(examples), 'group')} part where a user speaks, not the assistant. If what "
+            "stands before are examples in the prompt, they are different tasks: use --by. "
+            f"First: {examples[0].name}."
+        )
+    if by and not attempts:
+        notes.append(f"--by {by} is not used: the file holds groups already.")
+    return notes
 
 
 def _differ_in_the_user(members: Sequence[Trajectory]) -> bool:
+    """Whether two members differ first in a user message: they may be different questions after the same examples."""
     first, *others = [each.messages_and_choices for each in members] or [[]]
-    for other in others:
-        pair = next((pair for pair in zip(first, other, strict=False) if _differ(*pair)), ())
-        if pair and all(is_object(item) and item.get("role") == "user" for item in pair):
-            return True
-    return False
+    pairs = (next((it for it in zip(first, other, strict=False) if _differ(*it)), ()) for other in others)
+    return any(pair and all(is_object(item) and item.get("role") == "user" for item in pair) for pair in pairs)
 
 
 def _differ(one: Choice | Message, other: Choice | Message) -> bool:

@@ -5,7 +5,6 @@
     {"prompt": "Where?", "choices": [{"text": "Here."}], "model": …}         text completions
     {"modelInput": {…}, "modelOutput": {…}, "recordId": …}                   Bedrock's batches
     {"input": {"inputBodyJson": {…}}, "output": {"outputBodyJson": {…}}}     Bedrock's invocation log
-    {"responses_create_params": {…}, "response": {…}, "reward": 1.0}         NeMo Gym's rollouts
     {"custom_id": "7", "response": {"status_code": 200, "body": {…}}}        batches of OpenAI, Anthropic and Gemini
     {"instruction": "Sum up.", "input": "The text", "output": "A summary"}   instruction data, evaluation tools, dumps
     {"id": "o1", "traceId": "t1", "type": "GENERATION", "input": [{…}], …}   Langfuse's traces and observations
@@ -16,13 +15,9 @@ are exported too, its conversation is that of the last call, which repeats the e
 call repeats (sub-agents') become additional histories.
 """
 
-import re
-import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 from gavel.llm.types import Message
@@ -49,14 +44,13 @@ from gavel.scenarios.formats.row import (
     as_list,
     as_message,
     at,
+    cell,
     first_line,
     first_of,
     is_list,
     is_object,
-    loaded,
     with_single_score,
 )
-from gavel.scenarios.formats.text import cell
 from gavel.scenarios.trajectory import History, MessageOrChoice
 
 _QUESTIONS = ("messages", "contents", "input", "prompt")
@@ -76,17 +70,13 @@ class Answers:
     """Reason why there is no attempt."""
 
 
-def _is_request(body: Any) -> bool:
-    return is_object(body, "|".join(_QUESTIONS))
-
-
-def _read_request(body: Message) -> list[Any]:
+def read_request(body: Message) -> list[Any]:
     """The messages of a request."""
     asked = next((body[name] for name in _QUESTIONS if name in body), None)
     return [*system_message(first_of(body, *SYSTEM)), *as_message(asked or "", "user")]
 
 
-def _read_response(body: Any) -> Answers:
+def read_response(body: Any) -> Answers:
     """The attempts in a response body, or the reason why there is none: an error, or an unknown form."""
     if not is_object(body):
         return Answers([], {}, "no response")
@@ -133,7 +123,7 @@ def _split_exchange(value: Any) -> tuple[Message, Any, Collection[str]] | None:
         return None
     for asked, answered in _PAIRS:
         request, holder = _body(at(value, asked)), answered.partition(".")[0]
-        if _is_request(request) and (holder in value or "error" in value):
+        if is_object(request, "|".join(_QUESTIONS)) and (holder in value or "error" in value):
             used = {asked.partition(".")[0], holder} - {"item"}  # its other fields are the task's
             return request, _body(at(value, answered)), used
     if is_object(value, "prompt") and "messages" not in value and is_list(value.get("choices")):
@@ -141,7 +131,7 @@ def _split_exchange(value: Any) -> tuple[Message, Any, Collection[str]] | None:
     response = _body(value.get("response"))
     is_answer = is_object(response, "choices|candidates|content|output|error") and "role" not in response
     used = (*_QUESTIONS, "response", "tools", "system", "systemInstruction")
-    return (value, response, used) if is_answer and _is_request(value) else None
+    return (value, response, used) if is_answer and is_object(value, "|".join(_QUESTIONS)) else None
 
 
 def _body(value: Any) -> Any:
@@ -153,21 +143,13 @@ def _body(value: Any) -> Any:
 def _read_exchanges(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         request, response, used = _split_exchange(row.value) or ({}, {}, ())
-        yield from _make_attempts(
-            row, request, _read_response(response), source, EXCHANGES.name, without(row.value, *used)
-        )
+        yield from _answer(row, request, read_response(response), source, EXCHANGES.name, without(row.value, *used))
 
 
-def _make_attempts(
-    row: Row,
-    request: Message,
-    answers: Answers,
-    source: Source,
-    form: str,
-    fields: Message,
-    task: dict[str, Any] | None = None,
+def _answer(
+    row: Row, request: Message, answers: Answers, source: Source, form: str, fields: Message
 ) -> Iterator[Attempt]:
-    """One attempt for each answer; failed requests are counted. Without a `request` the prompt is unknown."""
+    """One attempt for each answer to a request; failed requests are counted."""
     if answers.problem:
         why = "response not read" if answers.problem == _UNREAD else "request failed"
         source.leave_out(row, f"{why} ({answers.problem})")
@@ -178,8 +160,7 @@ def _make_attempts(
     for number, answer in enumerate(answers.attempts):
         if prompts and all(isinstance(each, str) for each in prompts):  # each has as many choices
             request = {**request, "prompt": prompts[number * len(prompts) // len(answers.attempts)]}
-        before = _read_request(request) if request else None
-        yield attempt(row, form, before, answer, fields, task=task, tools=offered_tools(request), **answers.ended)
+        yield attempt(row, form, read_request(request), answer, fields, tools=offered_tools(request), **answers.ended)
 
 
 EXCHANGES = Format(
@@ -190,134 +171,51 @@ EXCHANGES = Format(
 )
 
 
-_ASKED, _FAILURE, _TASK = "responses_create_params", "_ng_failure_class", "_ng_task_index"
-_NOT_KEPT = (_ASKED, "response", "ng_trajectory", "ng_perf", "ng_model_call_capture", "ng_agent_observations")
-
-
-def _read_rollouts(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    """NeMo Gym's rollouts, and those of its sidecar of failures.
-
-    A masked sample, whose environment declares its reward invalid, counts as failed.
-    """
-    for row in rows:
-        value: Message = row.value
-        found, fields = _read_response(value.get("response")), without(value, *_NOT_KEPT)
-        answer = found.attempts[0] if found.attempts else []
-        if answer and all(map(is_list, answer)):
-            answer = max(answer, key=len)  # transitions, each of which repeats the conversation so far
-        ended: dict[str, Any] = found.ended
-        if found.problem or value.get("mask_sample") is True or _FAILURE in value:
-            reason = first_of(value, "failure_reason", "_ng_failure_message", _FAILURE, "failure_kind")
-            reason = first_line(reason or found.problem or "its sample is masked")
-            ended = {"status": "failed", "status_reason": reason}
-        if fields.get("expected_answer") is not None:
-            fields.setdefault("reference", fields["expected_answer"])
-        task = {"task": value[_TASK]} if _TASK in value else None
-        before, offered = _read_request(value[_ASKED]), offered_tools(value[_ASKED])
-        if before or answer:
-            yield attempt(row, NEMO_GYM.name, before or None, answer, fields, task=task, tools=offered, **ended)
-        else:
-            source.leave_out(row, "rollout without messages")
-
-
-NEMO_GYM = Format(
-    "NeMo Gym rollouts",
-    (_ASKED, "response"),
-    lambda value: is_object(value, _ASKED, f"response|{_FAILURE}") and is_object(value[_ASKED]),
-    _read_rollouts,
-    task="task index",
-)
-
-
 def _read_batch(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    named = {path: found for path, each in source.files.items() if (found := _bodies(row.value for row in each))}
-    if len({name for each in named.values() for name in each}) == sum(map(len, named.values())):  # parts of one batch
-        named = {path: {name: body for each in named.values() for name, body in each.items()} for path in [*named][:1]}
-    answered = {path: [row for row in each if not _asking(row.value)] for path, each in source.files.items()}
-    if not any(answered.values()):
+    """The answers of a batch, which are joined by their ids with the requests of its input file."""
+    requests: dict[tuple[str, str], Message] = {}
+    answers = [row for row in rows if not _requests(row.value)]
+    for row in rows:
+        for each in _requests(row.value):
+            body: Message = each[_name(each)[0]]
+            if requests.setdefault(_name(each), body) != body:
+                raise RowError(
+                    f"{row.where}: two different requests are called {_name(each)[1]}.",
+                    "Score each batch with its own input file.",
+                )
+    if not answers:
         raise RowError(f"{rows[0].where} is a request of a batch, and no answer is there.", "Name its output as well.")
-    for path, answers in answered.items():
-        requests = _find_requests(path, {_name(row.value) for row in answers}, named, source) if answers else {}
-        for row in answers:
-            found, name = _read_answers(row.value), _name(row.value)
-            request = requests.get(name, {})
-            if requests and not request and not found.problem:
-                source.leave_out(row, "answer to no request of the input file")
-                continue
-            fields = {"custom_id": name[1]}
-            yield from _make_attempts(row, request, found, source, BATCH.name, fields, None if request else fields)
+    if not requests:
+        raise RowError(
+            f"{rows[0].where} is an answer of a batch, without what was asked.",
+            "Name the batch's input file as well: gavel score INPUT OUTPUT.",
+        )
+    for row in answers:
+        found, request = _read_result(row.value), requests.get(_name(row.value))
+        if request is None and not found.problem:
+            source.leave_out(row, "answer to no request of the input file")
+        else:
+            yield from _answer(row, request or {}, found, source, BATCH.name, {"custom_id": _name(row.value)[1]})
 
 
-_Name = tuple[str, str]
-
-
-def _name(row: Message) -> _Name:
+def _name(row: Message) -> tuple[str, str]:
     """The field with the requests of its vendor (Gemini, Anthropic, OpenAI), and the id of a request or an answer."""
     field = "request" if "key" in row else "params" if is_object(row, "params|result") else "body"
     return field, as_json(row.get("custom_id", row.get("key")))
 
 
-def _read_answers(row: Message) -> Answers:
+def _read_result(row: Message) -> Answers:
     """The responses to one request: of OpenAI and Gemini under `response`, of Anthropic under `result`."""
     result = first_of(row, "result", "response")
     result = result if is_object(result) else {}
     body, status = first_of(result, "message", "body") or result, result.get("status_code", 200)
     if is_object(body) and status == 200 and not row.get("error") and result.get("type", "succeeded") == "succeeded":
-        return _read_response(body)
+        return read_response(body)
     error = row.get("error") or result.get("error") or (body.get("error") if is_object(body) else None)
     return Answers([], {}, _problem(error, str(result.get("type", f"status {status}"))))
 
 
-def _find_requests(
-    output: Path, names: set[_Name], named: Mapping[Path, dict[_Name, Message]], source: Source
-) -> dict[_Name, Message]:
-    """The request bodies by name, from the input file that was named, or from the one beside it that has all of them.
-
-    Raises `RowError` where several have them, and no file's name has all words that others share with the output's.
-    """
-    beside = (path for path in sorted(output.parent.glob("*.json*")) if path not in source.files)
-    found = named or {path: _bodies(_lines(path)) for path in beside}
-    least = 1 if named else len(names)
-    held = {path: {name: each[name] for name in names & each.keys()} for path, each in found.items()}
-    held = {path: each for path, each in held.items() if len(each) >= least}
-    asked = {
-        path: {name: (_read_request(it), offered_tools(it)) for name, it in each.items()} for path, each in held.items()
-    }
-    words = {path: set(_WORD.findall(path.stem.lower())) & set(_WORD.findall(output.stem.lower())) for path in held}
-    best = [path for path in held if all(asked[path] == asked[it] or words[path] > words[it] for it in held)]
-    if best:
-        source.notes.append(f"the prompts of {output} are those of {best[0]}.")
-        return held[best[0]]
-    if held:
-        raise RowError(
-            f"{output} fits the requests of {' and of '.join(map(str, held))} alike.",
-            f"Name the right one as well: gavel score {shlex.join([str(next(iter(held))), str(output)])}.",
-        )
-    source.notes.append(
-        f"the batch's input file is not beside {output}: the judge does not see what was asked, and only choices of "
-        f"one request are compared. Name the file with all its requests as well: gavel score INPUT {output.name}."
-    )
-    return {}
-
-
-_WORD = re.compile(r"[^\W\d_]+|\d+")
-
-
-def _lines(path: Path) -> Iterator[Any]:
-    with path.open(encoding="utf-8-sig", errors="replace") as lines:
-        if path.suffix == ".json":
-            whole = loaded(lines.read())
-            yield from whole if is_list(whole) else [whole]
-        else:
-            yield from map(loaded, filter(str.strip, lines))
-
-
-def _bodies(values: Iterable[Any]) -> dict[_Name, Message]:
-    """The bodies of requests, up to a value that holds none."""
-    return {_name(row): row[_name(row)[0]] for each in takewhile(bool, map(_asking, values)) for row in each}
-
-
-def _asking(value: Any) -> list[Message]:
+def _requests(value: Any) -> list[Message]:
     """The requests of a batch that a value is, or that it holds under `requests`; empty for anything else."""
     rows = as_list(value["requests"]) if is_object(value, "requests") else [value]
     are_requests = all(is_object(each, "custom_id|key") and is_object(each.get(_name(each)[0])) for each in rows)
@@ -328,12 +226,11 @@ BATCH = Format(
     "batch output",
     ("custom_id", "response|result"),
     lambda value: (
-        bool(_asking(value))
+        bool(_requests(value))
         or (is_object(value, "custom_id", "response|result|error") and "request" not in value)
         or (is_object(value, "key", "response|error") and "request" not in value)
     ),
     _read_batch,
-    task="custom_id",
 )
 
 
@@ -348,9 +245,9 @@ def _read_logged(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             asked = prompt(row, rest)
         elif before := after_context(rest, []):
             asked = [*before, *talk(row, asked, "user", _LISTS)]
-        before, output = conversation(row, asked, None), fields[answered]
+        before, output = _conversation(row, asked, None), fields[answered]
         for each in output if are_several(output) and not any(map(is_list, output)) else [output]:
-            said = conversation(row, asked, each)
+            said = _conversation(row, asked, each)
             if not said:
                 source.leave_out(row, "row without input and output")
                 continue
@@ -419,11 +316,11 @@ def _trace(row: Row, records: Sequence[Message], form: str) -> Attempt | None:
     with_messages = [each for each in calls if find_conversation(each.get(asked), _LISTS)]
     calls = with_messages or ([] if root.get(asked) or root.get(answered) else calls)
     turns = [(each.get(asked), each.get(answered)) for each in calls or [root]]
-    found = longest([conversation(row, given, said) for given, said in turns if given or said])
+    found = _longest([_conversation(row, given, said) for given, said in turns if given or said])
     if not found:
         return None
-    offers = (offered_tools(each) for record in records for each in (_parameters(record), record.get(asked)))
-    tools = next(filter(None, offers), None)
+    invoked = (extra.get("invocation_params") for each in records if is_object(extra := cell(each.get("extra"))))
+    tools = next(filter(None, map(offered_tools, [*invoked, *(each.get(asked) for each in records)])), None)
     whole = (roots or [last])[0]  # a part of a trace may be exported without its root
     said, *others = found
     ended: dict[str, Any] = {}
@@ -432,10 +329,15 @@ def _trace(row: Row, records: Sequence[Message], form: str) -> Attempt | None:
     elif not whole.get(answered) and not any(message.get("role") == "assistant" for message in said):
         state = f" (status {last['status']})" if last.get("status") else ""
         ended = {"status": "failed", "status_reason": f"it has no {answered}{state}"}
-    example = root.get("reference_example_id")
     kept = (*_KEPT, "extra" if form == LANGSMITH.name else "metadata")
     fields = {name: root[name] for name in kept if root.get(name) is not None}
-    fields["trace_id"] = first_of(root, *_IDS[:2]) or first_of(root, *_IDS[2:])
+    fields["trace_id"] = first_of(root, *_IDS)
+    scores, stats = as_list(cell(root.get("scores"))), cell(root.get("feedback_stats"))
+    metrics = {str(each["name"]): each["value"] for each in scores if is_object(each, "name", "value")}
+    metrics |= {
+        name: each["avg"] for name, each in (stats if is_object(stats) else {}).items() if is_object(each, "avg")
+    }
+    example = root.get("reference_example_id")
     return attempt(
         row,
         form,
@@ -444,15 +346,10 @@ def _trace(row: Row, records: Sequence[Message], form: str) -> Attempt | None:
         fields,
         task={"reference_example_id": example} if example else None,
         tools=tools,
-        metrics=with_single_score(_scores(root)),
+        metrics=with_single_score(metrics),
         additional_histories=[History(messages_and_choices=list[MessageOrChoice](m), tools=tools) for m in others],
         **ended,
     )
-
-
-def _parameters(record: Message) -> Any:
-    extra = cell(record.get("extra"))
-    return extra.get("invocation_params") if is_object(extra) else None
 
 
 def _error(record: Message) -> str:
@@ -460,14 +357,7 @@ def _error(record: Message) -> str:
     if record.get("level") == "ERROR":
         return str(first_of(record, "statusMessage", "status_message") or "level ERROR")
     state = str(record.get("status") or "")
-    ended = f"status {state}" if state.lower() in ("error", "failed") else ""
-    return str(record.get("error") or ended)
-
-
-def _scores(root: Message) -> Message:
-    scores, stats = as_list(cell(root.get("scores"))), cell(root.get("feedback_stats"))
-    found = {str(each["name"]): each["value"] for each in scores if is_object(each, "name", "value")}
-    return found | {n: each["avg"] for n, each in (stats if is_object(stats) else {}).items() if is_object(each, "avg")}
+    return str(record.get("error") or (f"status {state}" if state.lower() in ("error", "failed") else ""))
 
 
 def _fits_langfuse(value: Any) -> bool:
@@ -498,7 +388,7 @@ _LISTS = ("messages", "input", "prompt", "chat_history")
 _OUTPUTS = ("messages", "output", "generations", "choices", "message")
 
 
-def conversation(row: Row, given: Any, answered: Any) -> list[Message]:
+def _conversation(row: Row, given: Any, answered: Any) -> list[Message]:
     """The input's messages and the output's; the output's alone if it holds the whole conversation (LangGraph)."""
     before, _ = chat.messages(talk(row, given, "user", _LISTS), row.where)
     after, _ = chat.messages(talk(row, answered, "assistant", _OUTPUTS), row.where)
@@ -508,7 +398,7 @@ def conversation(row: Row, given: Any, answered: Any) -> list[Message]:
     return after if repeated else [*before, *after]
 
 
-def longest(conversations: Sequence[list[Message]]) -> list[list[Message]]:
+def _longest(conversations: Sequence[list[Message]]) -> list[list[Message]]:
     """Messages lists that are no prefix of a later one, the longest first: a call repeats the conversation so far."""
     kept: list[list[Message]] = []
     cores = [[_core(message) for message in each] for each in conversations]

@@ -50,7 +50,17 @@ _MILLISECOND = 1_000_000
 _INTERNAL, _CLIENT, _ERROR = 1, 3, 2
 """Numbers of span kinds and of a status, as OTLP's JSON has them."""
 _FINISH = {"tool_calls": "tool_call", "function_call": "tool_call"}
-_PROVIDER = "gavel"
+
+
+def requests(groups: Iterable[StoredGroup], model: str | None, losses: Losses, now_ns: int) -> Iterator[Message]:
+    """An ExportTraceServiceRequest for each attempt, with all of its spans. `now_ns`: the time of the export."""
+    clock = count(now_ns + _MILLISECOND, _MILLISECOND)
+    scope = {"name": "gavel", "version": version("gavel-rl")}
+    resource = {"attributes": _attributes({"service.name": "gavel"})}
+    for attempt in all_attempts(groups, losses):
+        trace = _Trace(hex_id(now_ns, attempt.id, size=16), clock, model, losses)
+        trace.add_attempt(attempt)
+        yield {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": trace.spans}]}]}
 
 
 @dataclass(slots=True)
@@ -64,163 +74,126 @@ class _Trace:
     losses: Losses
     spans: list[Message] = field(default_factory=list[Message])
 
-    def open(self, name: str, kind: int, parent: Message | None, attributes: Mapping[str, Any]) -> Message:
-        """Starts a span, which `close` ends."""
+    def _open(self, name: str, kind: int, parent: Message | None, attributes: Mapping[str, Any]) -> Message:
+        """Starts a span, which `_close` ends."""
         span: Message = {
             "traceId": self.id,
             "spanId": hex_id(self.id, len(self.spans), size=8),
+            **({} if parent is None else {"parentSpanId": parent["spanId"]}),
             "name": name,
             "kind": kind,
             "startTimeUnixNano": str(next(self.clock)),
             "attributes": _attributes(attributes),
         }
-        if parent is not None:
-            span["parentSpanId"] = parent["spanId"]
         self.spans.append(span)
         return span
 
-    def close(self, span: Message) -> None:
+    def _close(self, span: Message) -> None:
         span["endTimeUnixNano"] = str(next(self.clock))
 
+    def add_attempt(self, attempt: StoredAttempt) -> None:
+        main, *others = attempt.trajectory.histories()
+        known = facts(attempt, self.losses)
+        root = self._add_history(main, attempt.agent, None)
+        root["attributes"] += _attributes({"gavel.attempt": _json(known), "gen_ai.conversation.id": attempt.id})
+        for other in others:
+            self._close(self._add_history(other, other.agent or attempt.agent, root))
+        self._close(root)
+        judgement: Message = known.get("judgement") or {}
+        events: list[Message] = []
+        for name, value in scores(attempt, known).items():
+            scored = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
+            if name == "judge" and judgement.get("explanation"):
+                scored["gen_ai.evaluation.explanation"] = judgement["explanation"]
+            event = {"timeUnixNano": root["endTimeUnixNano"], "name": "gen_ai.evaluation.result"}
+            events.append(event | {"attributes": _attributes(scored)})
+        root["events"] = events
+        if attempt.trajectory.status == "failed":
+            reason = self.losses.text(attempt.trajectory.status_reason or "no reason is recorded")
+            root["status"] = {"code": _ERROR, "message": reason}
+            root["attributes"] += _attributes({"error.type": "_OTHER"})
 
-def requests(groups: Iterable[StoredGroup], model: str | None, losses: Losses, now_ns: int) -> Iterator[Message]:
-    """An ExportTraceServiceRequest for each attempt, with all of its spans. `now_ns`: the time of the export."""
-    clock = count(now_ns + _MILLISECOND, _MILLISECOND)
-    scope = {"name": "gavel", "version": version("gavel-rl")}
-    resource = {"attributes": _attributes({"service.name": "gavel"})}
-    for attempt in all_attempts(groups, losses):
-        trace = _Trace(hex_id(now_ns, attempt.id, size=16), clock, model, losses)
-        _add_attempt(attempt, trace)
-        yield {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": trace.spans}]}]}
+    def _add_history(self, history: History, agent: str, parent: Message | None) -> Message:
+        """The open span of a history, with the spans of its turns."""
+        agent = self.losses.text(agent)
+        common = {"gen_ai.provider.name": "gavel", "gen_ai.request.model": self.model}
+        operation = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent}
+        span = self._open(f"invoke_agent {agent}", _INTERNAL, parent, operation | common)
+        if definitions := tool_definitions(history, self.losses):
+            common["gen_ai.tool.definitions"] = _json(definitions)
+        opening: list[Message] = []
+        seen: list[Message] = []
+        answered = 0
+        names: dict[str | None, str] = {}
+        for turn in turns(history, self.losses):
+            message = _convert_message(turn)
+            if turn.role == "system" and not seen:
+                opening += message["parts"]
+                common["gen_ai.system_instructions"] = _json(opening)
+                continue
+            if turn.role == "assistant":
+                names |= {call.id: call.name for call in turn.calls if call.id is not None}
+                self._add_turn(turn, message, seen, span, common)
+                answered = len(seen) + 1
+            elif turn.role == "tool":
+                self._add_result(turn, message, turn.name or names.get(turn.call_id) or "unknown", span)
+            seen.append(message)
+        span["attributes"] += _attributes(
+            {
+                "gen_ai.system_instructions": common.get("gen_ai.system_instructions"),
+                "gavel.unanswered": _json(seen[answered:]) if seen[answered:] else None,
+            }
+        )
+        return span
 
-
-def _add_attempt(attempt: StoredAttempt, trace: _Trace) -> None:
-    main, *others = attempt.trajectory.histories()
-    known = facts(attempt, trace.losses)
-    root = _add_agent_spans(
-        main, attempt.agent, None, trace, {"gavel.attempt": _json(known), "gen_ai.conversation.id": attempt.id}
-    )
-    for other in others:
-        _add_agent_spans(other, other.agent or attempt.agent, root, trace, {})
-    trace.close(root)
-    root["events"] = list(_evaluations(attempt, known, root["endTimeUnixNano"]))
-    if attempt.trajectory.status == "failed":
-        reason = trace.losses.text(attempt.trajectory.status_reason or "no reason is recorded")
-        root["status"] = {"code": _ERROR, "message": reason}
-        root["attributes"] += _attributes({"error.type": "_OTHER"})
-
-
-def _evaluations(attempt: StoredAttempt, known: Message, time: str) -> Iterator[Message]:
-    judgement: Message = known.get("judgement") or {}
-    for name, value in scores(attempt, known).items():
-        attributes = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
-        if name == "judge" and judgement.get("explanation"):
-            attributes["gen_ai.evaluation.explanation"] = judgement["explanation"]
-        yield {"timeUnixNano": time, "name": "gen_ai.evaluation.result", "attributes": _attributes(attributes)}
-
-
-def _add_agent_spans(
-    history: History, agent: str, parent: Message | None, trace: _Trace, more: Mapping[str, Any]
-) -> Message:
-    """The span of a history, with its turns' spans; the main history's stays open."""
-    agent = trace.losses.text(agent)
-    common = {"gen_ai.provider.name": _PROVIDER, "gen_ai.request.model": trace.model}
-    operation = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent}
-    span = trace.open(f"invoke_agent {agent}", _INTERNAL, parent, {**operation, **common, **more})
-    definitions = tool_definitions(history, trace.losses)
-    tools = {"gen_ai.tool.definitions": _json(definitions)} if definitions else {}
-    opening: list[str] = []
-    seen: list[Message] = []
-    names: dict[str, str] = {}
-    for turn in turns(history, trace.losses):
-        message = _convert_message(turn)
-        if turn.role == "system" and not seen:
-            opening += map(_json, message["parts"])
-            continue
-        if turn.role == "assistant":
-            names |= {call.id: call.name for call in turn.calls if call.id is not None}
-            _add_chat_span(turn, message, seen, opening, span, trace, {**common, **tools})
-        elif turn.role == "tool":
-            _tool(turn, message, names, span, trace)
-        seen.append(message)
-    if opening:
-        span["attributes"] += _attributes({"gen_ai.system_instructions": f"[{','.join(opening)}]"})
-    if seen and seen[-1]["role"] != "assistant":
-        rest = next((n for n, each in enumerate(reversed(seen)) if each["role"] == "assistant"), len(seen))
-        span["attributes"] += _attributes({"gavel.unanswered": _json(seen[len(seen) - rest :])})
-    if parent is not None:
-        trace.close(span)
-    return span
-
-
-def _add_chat_span(
-    turn: Turn,
-    message: Message,
-    seen: list[Message],
-    opening: list[str],
-    parent: Message,
-    trace: _Trace,
-    common: Mapping[str, Any],
-) -> None:
-    sampled = turn.sampled
-    reason = None if sampled is None else _FINISH.get(sampled.finish_reason or "", sampled.finish_reason)
-    attributes: Message = {
-        "gen_ai.operation.name": "chat",
-        **common,
-        "gen_ai.system_instructions": f"[{','.join(opening)}]" if opening else None,
-        "gen_ai.input.messages": _json(seen),
-        "gen_ai.output.messages": _json([message]),
-        "gen_ai.response.finish_reasons": None if reason is None else [reason],
-    }
-    if sampled is not None:
-        attributes |= {
-            "gen_ai.usage.input_tokens": None if sampled.prompt_ids is None else len(sampled.prompt_ids),
-            "gen_ai.usage.output_tokens": None if sampled.ids is None else len(sampled.ids),
-            "gavel.sampled": True,
-            "gavel.token_ids": sampled.ids,
-            "gavel.logprobs": sampled.logprobs,
-            "gavel.policy_version": sampled.policy_version,
-            "gavel.choice": _json(sampled.rest) if sampled.rest else None,
+    def _add_turn(
+        self, turn: Turn, message: Message, seen: list[Message], parent: Message, common: Mapping[str, Any]
+    ) -> None:
+        attributes: Message = {
+            "gen_ai.operation.name": "chat",
+            **common,
+            "gen_ai.input.messages": _json(seen),
+            "gen_ai.output.messages": _json([message]),
         }
-        if sampled.prompt_ids is not None:
-            trace.losses.add("sampled turn with the token ids of its prompt: their number is written")
-    name = f"chat {trace.model}" if trace.model else "chat"
-    trace.close(trace.open(name, _CLIENT, parent, attributes))
+        if (sampled := turn.sampled) is not None:
+            reason = _FINISH.get(sampled.finish_reason or "", sampled.finish_reason)
+            attributes |= {
+                "gen_ai.response.finish_reasons": None if reason is None else [reason],
+                "gen_ai.usage.input_tokens": None if sampled.prompt_ids is None else len(sampled.prompt_ids),
+                "gen_ai.usage.output_tokens": None if sampled.ids is None else len(sampled.ids),
+                "gavel.sampled": True,
+                "gavel.token_ids": sampled.ids,
+                "gavel.logprobs": sampled.logprobs,
+                "gavel.policy_version": sampled.policy_version,
+                "gavel.choice": _json(sampled.rest) if sampled.rest else None,
+            }
+            if sampled.prompt_ids is not None:
+                self.losses.add("sampled turn with the token ids of its prompt: their number is written")
+        self._close(self._open(f"chat {self.model}" if self.model else "chat", _CLIENT, parent, attributes))
 
-
-def _tool(turn: Turn, message: Message, names: Mapping[str, str], parent: Message, trace: _Trace) -> None:
-    name = turn.name or names.get(turn.call_id or "")
-    attributes = {
-        "gen_ai.operation.name": "execute_tool",
-        "gen_ai.tool.name": name or "unknown",
-        "gen_ai.tool.type": "function",
-        "gen_ai.tool.call.id": turn.call_id,
-        "gen_ai.tool.call.result": turn.text if turn.is_text else _json(message["parts"]),
-    }
-    trace.close(trace.open(f"execute_tool {name or 'unknown'}", _INTERNAL, parent, attributes))
+    def _add_result(self, turn: Turn, message: Message, name: str, parent: Message) -> None:
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": turn.call_id,
+            "gen_ai.tool.call.result": turn.text if turn.is_text else _json(message["parts"]),
+        }
+        self._close(self._open(f"execute_tool {name}", _INTERNAL, parent, attributes))
 
 
 def _convert_message(turn: Turn) -> Message:
     """A message in the conventions' schema, which allows further fields of parts and messages."""
     parts: list[Message] = [{"type": "reasoning", "content": turn.reasoning}] if turn.reasoning else []
+    shown: list[Message] = list(map(_part, turn.parts))
     if turn.role == "tool":
-        shown: Any = turn.text if turn.is_text else list(map(_part, turn.parts))
-        parts.append({"type": "tool_call_response", "id": turn.call_id, "response": shown})
-    else:
-        parts += map(_part, turn.parts)
+        shown = [{"type": "tool_call_response", "id": turn.call_id, "response": turn.text if turn.is_text else shown}]
     for call in turn.calls:
-        values = call.values
-        parts.append(
-            {
-                "type": "tool_call",
-                "id": call.id,
-                "name": call.name,
-                "arguments": call.arguments if values is None else values,
-                **{name: value for name, value in call.rest.items() if name != "type"},
-            }
-        )
+        arguments = call.arguments if call.values is None else call.values
+        made = {"type": "tool_call", "id": call.id, "name": call.name, "arguments": arguments}
+        shown.append(call.rest | made)
     rest = {name: value for name, value in turn.rest.items() if name != "parts"}
-    return {"role": turn.role, **rest, **({"name": turn.name} if turn.name else {}), "parts": parts}
+    return {"role": turn.role, **rest, **({"name": turn.name} if turn.name else {}), "parts": parts + shown}
 
 
 def _part(part: Part) -> Message:
@@ -276,7 +249,7 @@ class OtlpEndpoint:
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
-        self._shown = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
+        self._name = f"the collector at {parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
         self._url = address if parts.path.strip("/") else f"{address.rstrip('/')}/v1/traces"
         headers = {"content-type": "application/json", **_headers()}
         self._client = httpx.Client(timeout=_SECONDS, headers=headers, trust_env=not is_on_this_machine(address))
@@ -290,34 +263,30 @@ class OtlpEndpoint:
     def send(self, request: Message) -> None:
         """Sends the spans; retries while the collector is busy. Raises `OtlpError`."""
         content = _json(request).encode()
-        answer = self._post(content)
-        for number in range(_TRIES - 1):
-            if answer.status_code not in _PASSING:
+        number = 0
+        while True:
+            number += 1
+            try:
+                answer = self._client.post(self._url, content=content)
+            except httpx.HTTPError as error:
+                problem = f"{self._name} does not answer: {str(error) or type(error).__name__}"
+                raise OtlpError(problem, "Start it, or give -o FILE.jsonl.") from error
+            if answer.status_code not in _PASSING or number == _TRIES:
                 break
             said = answer.headers.get("retry-after", "")
-            time.sleep(min(float(said) if said.isdecimal() else 2.0**number, _LONGEST_WAIT))
-            answer = self._post(content)
+            time.sleep(min(float(said) if said.isdecimal() else 2.0 ** (number - 1), _LONGEST_WAIT))
         if not answer.is_success:
-            told = " ".join(answer.text.split())[:200]
             remedy = "Check the address, and OTEL_EXPORTER_OTLP_HEADERS for its key."
             if answer.status_code == _TOO_LARGE:
                 remedy = f"An attempt takes {len(content):,} bytes: raise the collector's limit, or give -o FILE.jsonl."
-            raise OtlpError(f"the collector at {self._shown} answered {answer.status_code}: {told}", remedy)
+            told = " ".join(answer.text.split())[:200]
+            raise OtlpError(f"{self._name} answered {answer.status_code}: {told}", remedy)
         match loaded(answer.text):
             case {"partialSuccess": {"rejectedSpans": rejected, **rest}} if int(rejected or 0):
                 why = rest.get("errorMessage") or "no reason"
-                raise OtlpError(f"the collector at {self._shown} refused spans: {why}", "Its log says why.")
+                raise OtlpError(f"{self._name} refused spans: {why}", "Its log says why.")
             case _:
                 return
-
-    def _post(self, content: bytes) -> httpx.Response:
-        try:
-            return self._client.post(self._url, content=content)
-        except httpx.HTTPError as error:
-            raise OtlpError(
-                f"the collector at {self._shown} does not answer: {str(error) or type(error).__name__}",
-                "Start it, or give -o FILE.jsonl.",
-            ) from error
 
 
 def _headers() -> dict[str, str]:

@@ -17,38 +17,29 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from gavel.base import entry_points
 from gavel.base.text import counted
-from gavel.scenarios.formats.atif import ATIF
 from gavel.scenarios.formats.chat import KNOWN_ROLES, misnamed_assistant, odd_fields
+from gavel.scenarios.formats.evaluations import EVALUATIONS
 from gavel.scenarios.formats.fields import (
     COMPLETIONS,
     CONVERSATIONS,
-    EVALUATIONS,
     GROUPS,
     OF_PROMPTS,
     PAIRS,
-    SYSTEM,
     TABLE,
-    TEXTS,
-    TREES,
     UNANSWERED,
     Columns,
-    are_rivals,
-    columns_by_stem,
-    is_answered,
     leaves,
     read_columns,
     without,
 )
 from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
-from gavel.scenarios.formats.grouping import BESIDE, TRUTHS, beside_messages, group
-from gavel.scenarios.formats.inspect_log import INSPECT
-from gavel.scenarios.formats.logs import BATCH, EXCHANGES, LANGFUSE, LANGSMITH, LOGGED, NEMO_GYM
+from gavel.scenarios.formats.grouping import beside_messages, group
+from gavel.scenarios.formats.logs import BATCH, EXCHANGES, LANGFUSE, LANGSMITH, LOGGED
 from gavel.scenarios.formats.row import (
     Attempt,
     Format,
@@ -59,19 +50,16 @@ from gavel.scenarios.formats.row import (
     WholeGroup,
     as_list,
     as_number,
-    at,
     cell,
     check_item,
-    first_of,
     is_list,
     is_object,
     refused,
     refusing,
 )
-from gavel.scenarios.formats.text import CUT, is_conversation, is_rendered
+from gavel.scenarios.formats.text import is_conversation, is_rendered
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import groups_of_rows, is_judged_table
-from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.scenarios.truth import COLUMNS
 
@@ -95,11 +83,6 @@ JUDGED = Format(
 )
 
 
-_BEFORE = (JUDGED, INSPECT, ATIF, NEMO_GYM, *EVALUATIONS, BATCH, EXCHANGES)
-_AFTER = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS, LOGGED, TREES)
-_TABLES = (PAIRS, COMPLETIONS, CONVERSATIONS)
-
-
 @cache
 def all_formats() -> tuple[Format, ...]:
     """The formats of this folder and of integrations, in order of detection.
@@ -109,7 +92,12 @@ def all_formats() -> tuple[Format, ...]:
     of_integrations = [
         each for module in entry_points.load_all("gavel.formats") for each in getattr(module, "FORMATS", ())
     ]
-    return *_BEFORE, *of_integrations, *_AFTER
+    general = (PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS, LOGGED)
+    return JUDGED, *EVALUATIONS, BATCH, EXCHANGES, *of_integrations, *general
+
+
+def _find_format(value: Any) -> Format | None:
+    return next((each for each in all_formats() if each.fits(value)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +138,7 @@ def read_file(
 def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Reading:
     source = Source()
     found: list[Found] = []
+    rows: list[Row] = []
     form: Format | None = None
     for path, is_store in (each for named in paths for each in expand(named)):
         if is_store:
@@ -157,83 +146,55 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
                 row = Row(f"{path}, record {number}", each)
                 found.append(WholeGroup(check_item(each, row.where), row, GROUPS))
         else:
-            source.files |= _read_rows(path, source, columns)
-    rows = [row for each in source.files.values() for row in each]
-    count = len(found) + len(rows)
-    if cut := [row for row in rows if is_object(row.value) and is_list(row.value.get(CUT)) and row.value[CUT]]:
-        cells = ", ".join(dict.fromkeys(str(name) for row in cut for name in row.value[CUT]))
-        source.notes.append(
-            f"{counted(len(cut), 'row')} with cells that were cut off where they were downloaded ({cells}): the judge "
-            f"sees only their beginnings. Download the dataset's files. First: {cut[0].where}."
-        )
+            rows += _read_rows(path, source, columns)
+    count, named = len(found) + len(rows), ", ".join(map(str, paths))
     if columns and found:
-        raise RowError(
-            f"{', '.join(map(str, paths))} holds trajectories, not a table.",
-            "Leave --prompt-column and --answer-column out.",
-        )
+        raise RowError(f"{named} holds trajectories, not a table.", "Leave --prompt-column and --answer-column out.")
     if columns:
         found = list(read_columns(rows, columns, source))
     elif rows:
         form = _detect_format(rows)
         found += form.read(rows, source)
     for each in found:
-        if isinstance(each, Attempt) and each.trajectory.status != "failed":
-            said = each.trajectory.messages()
-            if any(message.get("role") == "assistant" for message in said):
-                continue
-            if misnamed := misnamed_assistant(said):
-                raise refused(each.row.where, *misnamed)
-            each.trajectory.status, each.trajectory.status_reason = "failed", UNANSWERED
-    pairs = PAIRS.task if columns and any(isinstance(each, Attempt) and each.task for each in found) else ""
-    grouped = group(found, by, form.task if form else pairs)
+        if isinstance(each, Attempt):
+            _check_answered(each)
+    grouped = group(found, by, form.task if form else "")
     for each in grouped.unasked:
         source.leave_out(each.row, "row with an empty prompt: fill its cells, or name the task with --by FIELD")
     if not any(each.trajectories for each in grouped.groups):
-        problem = "; ".join([f"{', '.join(map(str, paths))} holds no trajectory", *source.told()])
+        problem = "; ".join([f"{named} holds no trajectory", *source.told()])
         raise RowError(f"{problem}.", "Give a file with one trajectory or group on each line.")
     names = Counter(each.form for each in found)
     forms = ", ".join(names) if len(names) == 1 else " and ".join(f"{n} ({count:,})" for n, count in names.items())
     summary = f"reads as: {forms}, {counted(count, 'row')} in {counted(len(grouped.groups), 'group')}"
     summary += f" by {grouped.by}" if grouped.by else ""
-    notes = [f"left out: {each}." for each in source.told()]
-    return Reading(
-        grouped.groups,
-        summary,
-        [
-            *notes,
-            *source.notes,
-            *describe_shortfalls(found),
-            *_describe_unread(found, grouped.groups, columns, form),
-            *grouped.notes,
-        ],
-    )
+    notes = [*(f"left out: {each}." for each in source.told()), *source.notes]
+    notes += _describe_attempts([each for each in found if isinstance(each, Attempt)])
+    notes += _describe_unread(found, grouped.groups, columns, form)
+    return Reading(grouped.groups, summary, notes + grouped.notes)
 
 
-def _read_rows(path: Path, source: Source, columns: Columns | None) -> dict[Path, list[Row]]:
+def _check_answered(attempt: Attempt) -> None:
+    """Marks an attempt in which the assistant says nothing as failed; `RowError` where its role has another name."""
+    said = attempt.trajectory.messages()
+    if attempt.trajectory.status == "failed" or any(message.get("role") == "assistant" for message in said):
+        return
+    if misnamed := misnamed_assistant(said):
+        raise refused(attempt.row.where, *misnamed)
+    attempt.trajectory.status, attempt.trajectory.status_reason = "failed", UNANSWERED
+
+
+def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]:
     """The rows of a file, or of a directory's files that hold attempts; its other files are reported."""
-    if columns:
-        return rows_by_file(path, columns.names)
-    files = {file: list(map(_with_known_names, rows)) for file, rows in rows_by_file(path).items()}
-    others = [
-        file for file, rows in files.items() if rows and not any(form.fits(rows[0].value) for form in all_formats())
-    ]
+    files = rows_by_file(path, columns.names if columns else ())
+    others = [file for file, rows in files.items() if rows and not columns and not _find_format(rows[0].value)]
     if len(others) == len(files):  # no file holds attempts: the error names the first one's fields
         others = []
     if others:
         names = ", ".join(str(file.relative_to(path)) for file in others[:3])
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
         source.notes.append(f"{counted(len(others), 'file')} of {path} left out, without attempts: {names}{more}.")
-    return {file: rows for file, rows in files.items() if file not in others}
-
-
-def _with_known_names(row: Row) -> Row:
-    """A row with `prompt` for `Prompt`, if it is of a format then, and of none as it is."""
-    if not is_object(row.value) or not any(name[:1].isupper() for name in row.value):
-        return row
-    known = {*OF_PROMPTS, *TRUTHS, *(name for form in _TABLES for each in form.fields for name in each.split("|"))}
-    named = {name.lower() if name.lower() in known else name: each for name, each in row.value.items()}
-    fits = len(named) == len(row.value) and not any(form.fits(row.value) for form in all_formats())
-    return replace(row, value=named) if fits and any(form.fits(named) for form in all_formats()) else row
+    return [row for file, rows in files.items() if file not in others for row in rows]
 
 
 def _detect_format(rows: Sequence[Row]) -> Format:
@@ -244,11 +205,11 @@ def _detect_format(rows: Sequence[Row]) -> Format:
             raise error
         if first is not None and first.fits(row.value):
             continue
-        form = next((each for each in all_formats() if each.fits(row.value)), None)
+        form = _find_format(row.value)
         if form is None:
             items = [each.value for each in rows if is_object(each.value)]
             error = _messages_as_rows(row, items, least=0) if is_object(row.value) else None
-            raise error or _unknown(row, rows, all_formats() if first is None else (first, *all_formats()))
+            raise error or _unknown(row, all_formats() if first is None else (first, *all_formats()))
         if first is not None:
             raise RowError(
                 f"{rows[0].where} is of the format {first.name}, and {row.where} of {form.name}.",
@@ -260,52 +221,30 @@ def _detect_format(rows: Sequence[Row]) -> Format:
 
 
 def _messages_as_rows(row: Row, items: Sequence[dict[str, Any]], least: int) -> RowError | None:
-    """The error for a table of messages; None where no column holds roles or messages, and where no id stands for both
-    sides of a conversation at least so many times."""
-    if (
-        not any(map(IDENTIFIER.search, items[0]))
-        if least
-        else any(_tells_apart(items, each) for each in _proposals(items[0]))
-    ):
-        return None
-    held = Counter(name for each in items for name, value in each.items() if is_object(value, "role", "content"))
-    holder = next(iter(dict(held.most_common(1))), "")
-    items = (
-        [{"role": each[holder]["role"], **each} for each in items if is_object(each.get(holder))] if holder else items
-    )
+    """The error for a table of messages; None where no column holds roles, and where no id stands for both sides of a
+    conversation at least so many times."""
     values = {name: [str(each.get(name)).lower() for each in items] for name in items[0]}
-    named = [name for name in ("role", "from") if is_object(items[0], name, "content|value")]
-    varied = [name for name, said in values.items() if len(set(said)) > 1 and KNOWN_ROLES.keys() >= set(said)]
-    role = next(iter([*varied, *named]), None)
-    if role is None:
+    role = next((name for name, said in values.items() if len(set(said)) > 1 and KNOWN_ROLES.keys() >= set(said)), None)
+    texts = [name for name, each in items[0].items() if isinstance(each, str) and _WORDS.search(each)]
+    if role is None or (not least and len(texts) > 1):  # prompt and answers, and who won
         return None
 
     def sides(name: str) -> int:
         speakers = Counter(value for value, _ in set(zip(values[name], values[role], strict=True)))
         return sum(number > 1 for number in speakers.values())
 
-    column = max(filter(IDENTIFIER.search, items[0]), key=sides, default="")
+    column = max(filter(IDENTIFIER.search, values), key=sides, default="")
     column = column if column and sides(column) >= max(least, 1) else ""
     if least and not column:
         return None
-    texts = [name for name, each in items[0].items() if isinstance(each, str) and _SENTENCE.search(each)]
-    content = next(name for name in ("content", "value", *texts, "COLUMN") if name in items[0] or name == "COLUMN")
-    by = f".groupby({json.dumps(column or 'COLUMN')}, sort=False)"
-    gathered = (
-        f"df.dropna(subset=[{json.dumps(holder)}]){by}[{json.dumps(holder)}].apply(list)"
-        if holder
-        else f'df.rename(columns={json.dumps({role: "role", content: "content"})}){by}[["role", "content"]]'
-        ".apply(lambda rows: rows.to_dict('records'))"
-    )
     return RowError(
         f"{row.where} holds messages as rows, and not a conversation in each row.",
-        f"Write a row for each conversation, by its {column or 'id'}, in pandas: {gathered}"
-        '.rename("messages").reset_index().to_json("rows.jsonl", orient="records", lines=True).'
-        + (f" Or take {column} out, if the list is one conversation." if least else ""),
+        f"Write a row for each conversation, by its {column or 'id'}: {_MESSAGES}"
+        + (f". Or take {column} out, if the list is one conversation." if least else "."),
     )
 
 
-def _unknown(row: Row, rows: Sequence[Row], forms: Sequence[Format]) -> RowError:
+def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
     """The error for a row of no format: its fields, the nearest format with the fields that lack, and what to type."""
     fields = row.value
     if not is_object(fields):
@@ -321,254 +260,171 @@ def _unknown(row: Row, rows: Sequence[Row], forms: Sequence[Format]) -> RowError
         problem += f" It is nearest to {nearest.name}, but {lack}."
     if empty := [name for name, value in fields.items() if value == []]:
         problem += f" Without anything in it: {', '.join(empty)}."
-    items = [each.value for each in rows if is_object(each.value)][:_TRIED]
-    is_flat = not any(isinstance(each, list | dict) for each in fields.values())
-    texts = {name: [each[name] for each in items if isinstance(each.get(name), str)] for name in fields}
-    tried = [{name: max(each, key=len, default=None) for name, each in texts.items()}] if is_flat else items
-    for columns in (columns for item in tried for columns in _proposals(item, is_flat=is_flat)):
-        if _tells_apart(items, columns):
-            named = [("--prompt-column", columns.prompt), *(("--answer-column", each) for each in columns.answers)]
-            told = " ".join(f"{option} {shlex.quote(name)}" for option, name in named if name)
-            renamed = "them to prompt and completion" if columns.prompt else "one to messages"
-            renamed = "them to prompt, response_a, response_b, …" if len(columns.answers) > 1 else renamed
-            return RowError(problem, f"Say which columns hold what: {told}; or rename {renamed}. {_FORM}")
-    for path, items in () if row.is_cells else _rows_within(fields):
-        if all(any(form.fits(each) for form in all_formats()) for each in items) or any(
-            _tells_apart(items, each) for each in _proposals(items[0])
-        ):
+    for path, item in () if row.is_cells else _objects_within(fields):
+        if _find_format(item):
             return RowError(
                 problem, f"Its rows are a list within it. Write each on a line: jq -c '{path}' FILE > rows.jsonl."
             )
-    paths = {path: each for path, each in leaves(fields) if isinstance(each, str) and each.strip()}
-    if len(paths) < 2:
-        return RowError(problem, f"Write what was asked and what was answered apart. {_FORM}")
-    written = [path for path, each in paths.items() if _SENTENCE.search(each)]
-    if written and _ANSWERED.search(written[0]):
-        return RowError(problem, f"No text beside {written[0]} says what was asked: add a column `prompt`. {_FORM}")
-    told = ", ".join((written if len(written) > 1 else list(paths))[:_MOST_NAMES])
-    options = f"--prompt-column PATH --answer-column PATH, of the paths {told}"
-    return RowError(problem, f"Name the texts that hold the prompt and each answer: {options}. {_FORM}")
+    paths = list(dict.fromkeys(_text_paths(fields)))
+    return RowError(
+        problem,
+        "Name the texts that hold the prompt and each answer: --prompt-column PATH --answer-column PATH "
+        f"(a whole conversation needs --answer-column alone), of the paths {', '.join(paths[:_MOST_NAMES])}. {_FORM}",
+    )
 
 
-_FORM = 'Rows of messages are {"messages": [{"role": "user", "content": "…"}, …]}; docs/files.md has all formats.'
-_ASKED = re.compile("question|query|instruction|input|task|request|prompt|problem", re.I)
-_ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
-"""Column names to propose; the user decides."""
+_MESSAGES = '{"messages": [{"role": "user", "content": "…"}, …]}'
+_FORM = f"Rows of messages are {_MESSAGES}; docs/files.md has all formats."
+_QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
 _EXPECTED = re.compile("expect|(?<!p)reference|truth|gold|target|ideal|correct|label|^gts?$", re.I)
-"""Names of columns with expected answers, which are never proposed: nobody wants them judged."""
+"""Names of columns with expected answers."""
+_ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
+_REWARD = re.compile("reward|score|label|rating|grade", re.I)
 IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
 _SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
 """Words separated by spaces, or a script that may do without."""
-_REWARD = re.compile("reward|score|label|rating|grade", re.I)
-_SHORT_ANSWER = re.compile(r"[^\W\d_]+\W?|-?\d[\d.,]*\W?")
+_WORDS = re.compile(r"[^\W\d_]\s+[^\W\d_]")
 _FAR = 0.5
 """Max share of a format's fields that may lack in a row near to it."""
-_TRIED = 20
-"""Max rows on which columns are tried before they are proposed."""
-_QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
+_MOST_NAMES = 8
 
 
-def _tells_apart(items: Sequence[dict[str, Any]], columns: Columns) -> bool:
-    """Whether the columns can be read in these rows, and give them answers that are not all the same."""
-    try:
-        found = list(read_columns([Row("", each) for each in items], columns, Source()))
-    except RowError:
-        return False
-    answers = [each.trajectory.messages()[each.prompt or 0 :] for each in found]
-    said = all(any(any(without(message, "role").values()) for message in each) for each in answers)
-    return said and len({json.dumps(each, default=str) for each in answers}) > (len(items) > 1)
-
-
-def _rows_within(value: Any, path: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """The lists of objects in a value, and the objects of objects, with their paths for jq; of a list, those in its
-    first item."""
+def _objects_within(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The first object of each list in a value, and of objects in an object, with the path of all for jq."""
     if is_object(value):
+        if value and all(map(is_object, value.values())):
+            yield f"{path or '.'}[]", next(iter(value.values()))
         for name, each in value.items():
-            yield from _rows_within(each, f"{path}.{name if name.isidentifier() else json.dumps(name)}")
-    items = list(value.values()) if is_object(value) else as_list(value)
-    if len(items) > is_object(value) and all(map(is_object, items)) and not is_conversation(items):
-        yield f"{path or '.'}[]", items[:_TRIED]
-        if is_list(value):
-            yield from _rows_within(items[0], f"{path}[]")
+            yield from _objects_within(each, f"{path}.{name if name.isidentifier() else json.dumps(name)}")
+    elif is_list(value) and value and is_object(value[0]) and not is_conversation(value):
+        yield f"{path}[]", value[0]
+        yield from _objects_within(value[0], f"{path}[]")
 
 
-def _proposals(fields: dict[str, Any], *, is_flat: bool = False) -> Iterator[Columns]:
-    """The likely columns (dotted paths) of prompt and answers, by names and texts, likeliest first. A column with a
-    whole conversation needs no prompt; one that does not end with an answer is the prompt of a text beside it. In a
-    table that `is_flat`, the first text is the prompt where no name tells it, and the others are the answers."""
-    given = dict(_columns(fields))
-    found = {
-        path: text
-        for path, text in sorted(given.items(), key=lambda each: (_depth(each[0]), -len(each[1])))
-        if not (_EXPECTED.search(path) or IDENTIFIER.search(path) or path in (*SYSTEM, *BESIDE))
-    }
-    talks = [path for path in given if is_list(value := at(fields, path)) and is_conversation(value)]
-    rivals = [path for path in talks if are_rivals(at(fields, path))]
-    talks = [path for path in talks if path not in rivals]
-    whole = [path for path in talks if is_answered(at(fields, path))]
-    if whole and is_answered(at(fields, whole[0])[-1:]):
-        yield Columns(None, whole)
-    asking = {path: text for path, text in found.items() if text and _ASKED.search(path)}
-    named = [path for path, text in asking.items() if _SENTENCE.search(text)]
-    before = list(takewhile(lambda path: not _ANSWERED.search(path), given))  # verdicts come after the answers
-    others = [path for path, text in found.items() if path in asking or (path in before and _SENTENCE.search(text))]
-    others = others if len(others) == 1 else [path for path in given if path in others] if is_flat else []
-    asked = next(iter([*whole, *named, *talks, *others]), "")
-    likely = [path for path, text in found.items() if _ANSWERED.search(path) and path != asked and text]
-    # A deeper column of such a name is part of the question: the expected answer.
-    likely = [path for path in likely if _depth(path) == _depth(likely[0])]
-    if is_flat and not likely:
-        likely = [path for path in given if path in found and path != asked and not _REWARD.search(path)]
-    written = [path for path in likely if _SENTENCE.search(found[path])]
-    short = [path for path in likely if _SHORT_ANSWER.fullmatch(found[path])]
-    alike = [list(columns.values()) for columns in columns_by_stem(given).values() if len(columns) > 1]
-    alike += [each for each in (written, short) if is_flat]
-    of_several = [path for path in likely if any(path in columns for columns in alike)]
-    question = found.get(asked, "")
-    rendered = [path for path, text in found.items() if path not in likely and question and question in text]
-    for prompt in sorted([*rendered, asked], key=lambda path: -len(found.get(path, ""))):  # what was made of it
-        for answered in [*rivals, *written, *short, *of_several] if asked else ():
-            yield Columns(prompt, next((columns for columns in alike if answered in columns), [answered]))
-    if whole:
-        yield Columns(None, whole)
+def _text_paths(value: Any, within: str = "") -> Iterator[str]:
+    """The columns (dotted paths) that may hold a prompt or an answer, as they are to be typed: texts, and lists."""
+    for name, each in value.items():
+        if is_object(each):
+            yield from _text_paths(each, f"{within}{name}.")
+        elif (isinstance(each, str) and each.strip()) or (is_list(each) and each):
+            yield shlex.quote(f"{within}{name}")
 
 
-def _depth(path: str) -> int:
-    return sum(not part.isdecimal() for part in path.split("."))
-
-
-def _columns(fields: dict[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
-    """Each field, also of nested objects, and its text; of a list, its first text, or what its first object says."""
-    for name, value in fields.items():
-        if is_object(value):
-            yield from _columns(value, f"{within}{name}.")
-            continue
-        path = f"{within}{name}"
-        while is_list(value) and value and is_list(value[0]):
-            path, value = f"{path}.0", value[0]
-        first = value[0] if is_list(value) and value else value
-        text = first_of(first, *TEXTS) if is_object(first) else first
-        text = text if isinstance(text, str) else ""
-        yield path, text if path == f"{within}{name}" or _SENTENCE.search(text) else ""
-
-
-def describe_shortfalls(found: Sequence[Found]) -> list[str]:
-    """One note per kind of problem, with the first affected attempt. Groups stored as groups are skipped."""
-    attempts = [each for each in found if isinstance(each, Attempt)]
+def _describe_attempts(attempts: Sequence[Attempt]) -> list[str]:
+    """One note per kind of problem, with the first affected attempt."""
+    messages = [(each, message) for each in attempts for message in each.trajectory.messages()]
     failed = [each for each in attempts if each.trajectory.status == "failed"]
-    all_of_them = counted(len(attempts), "attempt")
+    objects = [(each, given) for each in attempts if is_object(given := _said_in_json(each))]
+    rendered = dict.fromkeys(
+        each.row.where
+        for each, message in messages
+        if message.get("role") != "assistant" and is_rendered(str(message.get("content")))
+    )
+    odd = [(each.row.where, name) for each, message in messages for name in odd_fields(message)]
+    hidden = [(each.row.where, name) for each in attempts for name in beside_messages(each.trajectory)]
     notes: list[str] = []
     if failed:
         notes.append(
-            f"{len(failed):,} of {all_of_them} failed, and get{'s' * (len(failed) == 1)} no score. "
-            f"First: {failed[0].row.where} ({failed[0].trajectory.status_reason or 'no reason is recorded'})."
+            f"{len(failed):,} of {counted(len(attempts), 'attempt')} failed, and get{'s' * (len(failed) == 1)} no "
+            f"score. First: {failed[0].row.where} ({failed[0].trajectory.status_reason or 'no reason is recorded'})."
         )
-    objects = [
-        f"{each.row.where} ({', '.join(map(str, given))})"
-        for each in attempts
-        if is_object(given := _given(each.trajectory, each.form in (TABLE, LOGGED.name)))
-    ]
     if objects:
         notes.append(
             f"{counted(len(objects), 'answer')} in JSON: the judge sees all fields. If one of them is a label, name "
-            f"the answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD. First: {objects[0]}."
+            "the answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD. First: "
+            f"{objects[0][0].row.where} ({', '.join(map(str, objects[0][1]))})."
         )
-    rendered = [
-        each
-        for each in attempts
-        if any(is_rendered(str(m.get("content"))) for m in each.trajectory.messages() if m.get("role") != "assistant")
-    ]
     if rendered:
         notes.append(
             f"{counted(len(rendered), 'prompt')} rendered by a chat template: the judge sees its tokens, and all as "
-            f"one message. Write messages in the template's place. First: {rendered[0].row.where}."
+            f"one message. Write messages in the template's place. First: {next(iter(rendered))}."
         )
-    odd = [(each, name) for each in attempts for message in each.trajectory.messages() for name in odd_fields(message)]
     if odd:
-        names = list(dict.fromkeys(name for _, name in odd))
         notes.append(
-            f"the judge is shown further fields of messages as if they were said ({', '.join(names[:_MOST_NAMES])}): "
-            f"take out what was not. First: {odd[0][0].row.where}."
+            f"the judge is shown further fields of messages as if they were said ({_names(odd)}): take out what was "
+            f"not. First: {odd[0][0]}."
         )
-    hidden = [each for each in attempts if beside_messages(each.trajectory)]
     if hidden:
-        names = ", ".join(dict.fromkeys(name for each in hidden for name in beside_messages(each.trajectory)))
         notes.append(
-            f"the judge is not shown what rows hold beside their messages ({names}); put it into the messages. First: "
-            f"{hidden[0].row.where}."
+            f"the judge is not shown what rows hold beside their messages ({_names(hidden)}); put it into the "
+            f"messages. First: {hidden[0][0]}."
         )
     return notes
+
+
+def _names(found: Sequence[tuple[str, str]]) -> str:
+    """The names among places with names; `a, b and 3 more`."""
+    names = list(dict.fromkeys(name for _, name in found))
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _said_in_json(attempt: Attempt) -> Any:
+    """What the last message holds, parsed where it is a table's text; of a list there, its first item."""
+    value = attempt.trajectory.messages()[-1].get("content")
+    if attempt.form not in (TABLE, LOGGED.name) or not isinstance(value, str):
+        return value
+    value = cell(value)
+    return value[0] if is_list(value) and value else value
 
 
 def _describe_unread(
     found: Sequence[Found], groups: Sequence[TrajectoryGroup], columns: Columns | None, form: Format | None
 ) -> list[str]:
     """Notes on columns that nobody reads: texts that are nowhere in what was read, and rewards that are no number."""
-    if not columns and form not in (*_TABLES, LOGGED):
+    if not columns and form not in (PAIRS, COMPLETIONS, CONVERSATIONS, LOGGED):
         return []
     rows = {
-        id(each.trajectory): each
+        id(each.trajectory): each.row.where
         for each in found
         if isinstance(each, Attempt) and not is_object(each.row.value, "messages_and_choices")
     }
-    unread: dict[str, str] = {}
-    named = columns.names if columns else []
+    unread: list[tuple[str, str]] = []
+    odd: list[str] = []
     for one in groups:
         members = [each for each in one.trajectories if id(each) in rows]
-        told = [{name: each.get(name) for name in COLUMNS} for each in (one.metadata, *(m.metadata for m in members))]
-        truths = _texts(told)
+        told = [one.metadata, *(each.metadata for each in members)]
+        truths = _texts([{name: each.get(name) for name in COLUMNS} for each in told])
         said = truths + _texts([each.messages() for each in members])
         for each in members:
-            own = ("answer_column", "preference")
-            for path, value in leaves(without(each.metadata, *own, *COLUMNS, *beside_messages(each))):
+            where = rows[id(each)]
+            own = without(each.metadata, "answer_column", *COLUMNS, *beside_messages(each))
+            for path, value in leaves(own):
                 name = ".".join(part for part in path.split(".") if not part.isdecimal())
-                last, text = name.rpartition(".")[2], str(value).strip()
-                is_expected = _EXPECTED.search(name) and not IDENTIFIER.search(last)
-                is_answer = form is CONVERSATIONS and _ANSWERED.search(last) and not IDENTIFIER.search(last)
-                is_text = isinstance(value, str) and (is_expected or is_answer or _SENTENCE.search(text))
-                is_text = is_text or (is_expected and _is_count(value) and not _REWARD.search(name))
-                is_told = name in named or not text or text in (truths if is_expected else said)
-                is_asked = name.partition(".")[0] in OF_PROMPTS and value is not None and text not in KNOWN_ROLES
-                if (is_text or is_asked) and not is_told:
-                    unread.setdefault(name, rows[id(each)].row.where)
+                is_named = columns is not None and name in columns.names
+                shown = truths if _is_expected(name) else said
+                if not is_named and _says_something(name, value, form) and str(value).strip() not in shown:
+                    unread.append((where, name))
+            given = [(name, each.metadata[name]) for name in ("reward", "score") if each.metadata.get(name)]
+            odd += [f"{where} ({name} {str(it)[:40]!r})" for name, it in given if as_number(it) is None]
     notes: list[str] = []
     if unread:
-        names, more = list(unread), len(unread) - _MOST_NAMES
         notes.append(
-            f"the judge is not shown {', '.join(names[:_MOST_NAMES])}{f' and {more} more' if more > 0 else ''}. What "
-            "is part of the task belongs into the prompt (--prompt-column names it, and --by groups by a column), "
-            "an expected answer into a column called reference; --answer-column names an answer to judge instead. "
-            f"First: {unread[names[0]]}."
+            f"the judge is not shown {_names(unread)}. What is part of the task belongs into the prompt "
+            "(--prompt-column names it, and --by groups by a column), an expected answer into a column called "
+            f"reference; --answer-column names an answer to judge instead. First: {unread[0][0]}."
         )
-    given = [
-        (each, name) for each in rows.values() for name in ("reward", "score") if each.trajectory.metadata.get(name)
-    ]
-    odd = [(each, name) for each, name in given if as_number(each.trajectory.metadata[name]) is None]
     if odd:
-        first, name = odd[0]
-        notes.append(
-            f"{counted(len(odd), 'reward')} that {'is' if len(odd) == 1 else 'are'} no number, and not read. First: "
-            f"{first.row.where} ({name} {str(first.trajectory.metadata[name])[:40]!r})."
-        )
+        are = "is" if len(odd) == 1 else "are"
+        notes.append(f"{counted(len(odd), 'reward')} that {are} no number, and not read. First: {odd[0]}.")
     return notes
 
 
-_MOST_NAMES = 8
+def _is_expected(name: str) -> bool:
+    return bool(_EXPECTED.search(name)) and not IDENTIFIER.search(name.rpartition(".")[2])
 
 
-def _is_count(value: Any) -> bool:
-    """Whether a value is a number, and no yes or no."""
-    return isinstance(value, int | float) and value not in (0, 1) and not math.isnan(value)
+def _says_something(name: str, value: Any, form: Format | None) -> bool:
+    """Whether a field may be part of the task, or an answer: a sentence, an expected value, a column of prompts."""
+    last, text = name.rpartition(".")[2], str(value).strip()
+    if name.partition(".")[0] in OF_PROMPTS:
+        return value is not None and text not in KNOWN_ROLES and text != ""
+    if isinstance(value, str):
+        is_answer = form is CONVERSATIONS and _ANSWERED.search(last) and not IDENTIFIER.search(last)
+        return bool(text and (_is_expected(name) or is_answer or _SENTENCE.search(text)))
+    is_count = isinstance(value, int | float) and value not in (0, 1) and not math.isnan(value)
+    return is_count and _is_expected(name) and not _REWARD.search(name)
 
 
 def _texts(value: Any) -> str:
     return "\n".join(str(each) for _, each in leaves(value) if isinstance(each, str | int | float))
-
-
-def _given(trajectory: Trajectory, in_text: bool) -> Any:
-    """The object that the last message holds, also as JSON `in_text`; of a list there, its first item."""
-    value = trajectory.messages()[-1].get("content")
-    if not in_text or not isinstance(value, str):
-        return value
-    value = cell(value)
-    return value[0] if is_list(value) and value else value

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeGuard, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
@@ -86,8 +85,6 @@ Found = Attempt | WholeGroup
 class Source:
     """The files being read."""
 
-    files: dict[Path, list[Row]] = field(default_factory=dict[Path, list[Row]])
-    """Those with rows."""
     left_out: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """Where rows without anything to judge stand, by reason."""
     notes: list[str] = field(default_factory=list[str])

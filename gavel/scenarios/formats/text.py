@@ -23,7 +23,6 @@ READ = "Files of JSON lines, JSON, CSV, Parquet or Arrow are read, and logs of o
 _DECODER = json.JSONDecoder(parse_constant=str)  # NaN, which JSON lacks, is a text
 _TWICE = re.compile(r'duplicate key (".*") at line (\d+)', re.DOTALL)
 _SPACE = re.compile(r"\s*")
-_TRAILING_COMMA = re.compile(r",\s*[\]}]\s*\Z")
 
 
 def decode(data: bytes, where: str) -> str:
@@ -44,23 +43,14 @@ def rows(text: str, where: str, said: Sequence[str] = ()) -> list[Row]:
 
     Raises `RowError` with the unreadable line.
     """
-    start = text.lstrip()[:1]
-    is_table = start not in ("", "{", "[") and not _is_quoted_row(text)
+    start = text.lstrip()[:2]
+    is_table = start[:1] not in ("", "{", "[") and start not in ('"{', '"[')  # rows that were made JSON twice
     if is_table and (table := _parse_csv(text, where, said)) is not None:
         return table
-    if is_table:
-        _check_header(text, where)
     found = _parse_json(text, where)
     if len(found) == 1:
         return _split_document(found[0][1], where)
     return [Row(f"{where}:{line}", value) for line, value in found]
-
-
-def _is_quoted_row(text: str) -> bool:
-    """Whether the first line is a JSON string that holds a row as JSON, the result of calling `json.dumps` twice."""
-    first = text.lstrip().partition("\n")[0]
-    inner = loaded(first) if first[:2] in ('"{', '"[') else None
-    return isinstance(inner, str) and loaded(inner) is not None
 
 
 def _parse_json(text: str, where: str) -> list[tuple[int, Any]]:
@@ -86,20 +76,15 @@ def _no_json(text: str, where: str, line: int, error: Exception) -> RowError:
     are_rows = any(loaded(each) for each in lines if each.lstrip()[:1] in ("{", "["))
     if isinstance(error, json.JSONDecodeError) and not are_rows:
         line = error.lineno
-    begins = lines[line - 1]
-    remedy = "Mend or delete this line; a row must stand on one line."
+    if isinstance(cell(lines[line - 1]), dict | list):
+        return RowError(
+            f"{where}:{line} is a Python dict or list as it is printed, and no JSON.", "Write it with json.dumps."
+        )
     why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-    problem = f"{where}:{line} is no JSON value: {why}"
-    if _TRAILING_COMMA.search(begins if are_rows else text):
-        remedy = "A comma stands before a closing bracket, which JSON does not allow: delete it."
-    elif isinstance(cell(begins), dict | list):
-        problem, remedy = f"{where}:{line} is a Python dict or list as it is printed, and no JSON.", _DUMPS
-    elif text.lstrip()[:1] not in ("{", "[") and not are_rows:
-        remedy = READ
-    return RowError(problem, remedy)
-
-
-_DUMPS = "Write it with json.dumps."
+    is_json = are_rows or text.lstrip()[:1] in ("{", "[")
+    remedy = "Mend or delete this line; a row must stand on one line."
+    remedy = remedy if is_json else f"If it is a table, delete the lines above its header. {READ}"
+    return RowError(f"{where}:{line} is no JSON value: {why}", remedy)
 
 
 def _check_keys(value: str, where: str, line: int) -> None:
@@ -127,10 +112,11 @@ def _split_document(document: Any, where: str) -> list[Row]:
         case list() if not is_conversation(cast(list[Any], document)):
             return numbered("", cast(list[Any], document))
         case {"rows": [{"row": _}, *_] as page}:  # a page of the Hugging Face dataset viewer
-            return numbered(
-                " rows",
-                [{**item["row"], **({CUT: item[CUT]} if item.get(CUT) else {})} for item in cast(list[Any], page)],
-            )
+            for number, item in enumerate(cast(list[Any], page)):
+                if cut := item.get("truncated_cells"):
+                    problem = f"{where} rows[{number}] has cells that were cut off where it was downloaded"
+                    raise RowError(f"{problem}: {', '.join(cut)}.", "Download the dataset's files.")
+            return numbered(" rows", [item["row"] for item in cast(list[Any], page)])
         case {"eval": {}, "samples": [{}, *_] as samples}:  # an Inspect log
             return numbered(" samples", cast(list[Any], samples))
         case {"results": {"results": [{}, *_] as page}} | {"results": [{"testIdx": _}, *_] as page}:  # promptfoo
@@ -155,10 +141,6 @@ def _split_document(document: Any, where: str) -> list[Row]:
             return [Row(f"{where} row {number}", row) for number, row in table.items()]
         case _:
             return [Row(f"{where}:1", document)]
-
-
-CUT = "truncated_cells"
-"""The field of a page's row, and of the row that is read of it, with the names of the cells that were cut off."""
 
 
 def _read_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
@@ -260,21 +242,6 @@ _ONE_COLUMN = re.compile(r"""\s*(?:[A-Za-z_]\w*|"[A-Za-z_]\w*")[ \t]*\r?\n\s*(?:
 """A table with one column, whose cells hold JSON or a printed Python list."""
 
 
-def _check_header(text: str, where: str) -> None:
-    """Raises `RowError` for a table below other lines: after them each line has as many cells as the next, unlike the
-    first."""
-    lines = [line for line in text.splitlines() if line.strip()][:_MOST_LINES]
-    for above in range(1, len(lines) - 1):
-        delimiter = max(",;\t|", key=lines[above].count)
-        counts = {len(cells) for cells in csv.reader(lines[above:], delimiter=delimiter)}
-        if len(counts) == 1 and min(counts) > 1 and lines[0].count(delimiter) + 1 not in counts:
-            told = "the line" if above == 1 else f"the {above} lines"
-            raise RowError(f"{where}:1 is no header of a table: {lines[0][:60]!r}.", f"Delete {told} above the header.")
-
-
-_MOST_LINES = 20
-
-
 def _parse_csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
     """Rows of a table with a header, separated by commas, semicolons, bars or tabs; None if the text is none."""
     if hint := _EXCEL_HINT.match(text):
@@ -304,10 +271,10 @@ def _parse_csv(text: str, where: str, said: Sequence[str]) -> list[Row] | None:
                     raise RowError(f"{place} has columns without a name or twice: {names}.", remedy)
                 continue
             if len(cells) != len(names):
-                _check_header(text, where)
                 raise RowError(
                     f"{place} has {len(cells)} cells, the header has {len(names)} columns.",
-                    "Quote cells that contain the separator or line breaks." + ("" if found else f" {READ}"),
+                    "Quote cells that contain the separator or line breaks; delete lines above the header."
+                    + ("" if found else f" {READ}"),
                 )
             named = zip(names, cells, strict=True)
             found.append(

@@ -157,34 +157,34 @@ def stored_run(path: Path) -> Path:
 
 def test_a_run_s_trajectories_are_written_and_what_is_lost_is_named(tmp_path: Path) -> None:
     stored_run(tmp_path / "runs" / "desk" / "one")
-    done = succeed("export", "trajectories", "desk/one", "--format", "atif", "-o", "all.jsonl", cwd=tmp_path)
-    assert done.stdout.strip() == "wrote 6 attempts of 3 groups as ATIF documents to all.jsonl"
+    done = succeed("export", "trajectories", "desk/one", "--format", "verifiers", "-o", "all.jsonl", cwd=tmp_path)
+    assert done.stdout.strip() == "wrote 6 attempts of 3 groups as verifiers traces to all.jsonl"
     assert "left out or changed: 3 × tool call without an id" in done.stderr
     first, *_ = map(json.loads, (tmp_path / "all.jsonl").read_text().splitlines())
-    assert (first["trajectory_id"], first["agent"]["model_name"]) == ("train/1/0/0", "one")
-    chosen = ("--split", "val/hard", "--step", "2", "--format", "inspect", "-o", "hard.json")
+    assert (first["group"]["id"], first["traces"][0]["agent"]["config"]) == ("train/1/0", {"model": "one"})
+    chosen = ("--split", "val/hard", "--step", "2", "--format", "otel", "-o", "hard.jsonl")
     done = gavel("export", "trajectories", "desk/one", *chosen, cwd=tmp_path)
     assert "wrote 2 attempts" in done.stdout, done.stderr
-    assert json.loads((tmp_path / "hard.json").read_text())["eval"]["task"] == "desk/one"
+    assert len((tmp_path / "hard.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_file_of_another_program_is_written_in_a_third_one_s_format(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps({"messages": whole().messages()}) + "\n")
-    done = succeed("export", "trajectories", "in.jsonl", "--format", "otel", "-o", "out.jsonl", cwd=tmp_path)
+    done = succeed("export", "trajectories", "in.jsonl", "--format", "verifiers", "-o", "out", cwd=tmp_path)
     assert "reads as: OpenAI messages" in done.stderr
-    written = (tmp_path / "out.jsonl").read_text()
-    assert all(json.dumps(message["role"]) in written.replace("\\", "") for message in whole().messages())
+    (line,) = (tmp_path / "out" / "traces.jsonl").read_text().splitlines()
+    assert len(json.loads(line)["traces"][0]["nodes"]) == 5
 
 
 def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     stored_run(tmp_path / "run")
     (tmp_path / "in.jsonl").write_text("{}\n")
-    form = ("--format", "atif", "-o", "out.jsonl")
+    form = ("--format", "otel", "-o", "out.jsonl")
     for arguments, told in (
         (("desk/none", *form), "there is no run and no file desk/none"),
         (("run", "--step", "9", *form), "train (steps 1 to 2), val/hard (steps 2)"),
         (("in.jsonl", "--step", "9", *form), "is no run, so it has no splits and steps"),
-        (("run", "--format", "atif", "-o", "run"), "exists already"),
+        (("run", "--format", "otel", "-o", "run"), "exists already"),
     ):
         done = gavel("export", "trajectories", *arguments, cwd=tmp_path)
         assert done.returncode == 1, done.stderr

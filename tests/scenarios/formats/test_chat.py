@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gavel.scenarios.formats.chat import as_chat, messages
-from gavel.scenarios.formats.reading import read_file, read_groups
+from gavel.scenarios.formats.reading import read_file
 from gavel.scenarios.formats.row import RowError, tools
 
 VALUES, STATE = {"order": 7}, {"state": "sent"}
@@ -283,20 +283,6 @@ def test_what_is_no_text_stays_in_the_content(message: dict[str, Any], kept: dic
 def test_what_is_no_message_is_named_with_its_place(items: Any, problem: str) -> None:
     with pytest.raises(RowError, match=f"f:1 cannot be judged: {problem}"):
         messages(items, "f:1")
-
-
-@pytest.mark.parametrize("name", ["items", "conversation", "conversations"])
-def test_other_layouts_of_sharegpt_are_read(tmp_path: Path, name: str) -> None:
-    turns = [{"from": "human", "value": "Where?"}, {"from": "gpt", "value": "Here."}]
-    pairs = [{"human": "Where?", "assistant": "Here."}]
-    for number, items in enumerate([turns, pairs] if name != "items" else [turns]):
-        path = tmp_path / f"{number}.jsonl"
-        path.write_text(json.dumps({"id": "x", name: items}))
-        (group,) = read_groups(path)
-        assert [(m["role"], m["content"]) for m in group.trajectories[0].messages()] == [
-            ("user", "Where?"),
-            ("assistant", "Here."),
-        ]
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ Standard input, pipes, several files and directories are read like one file.
 
 The files in `data/` were written by their own libraries, with made-up content: `verifiers.jsonl` by
 `verifiers.utils.eval_utils.save_to_disk` (0.1.9), `verifiers_traces.jsonl` by `verifiers.v1`'s `write_episode` (0.4),
-`inspect.eval` and `.json` by `inspect_ai.log.write_eval_log` from an evaluation with `mockllm`, `atif.jsonl` by
-`atif.Trajectory.to_json_dict` (1.8), `langsmith.jsonl` from the runs of `langchain_core`'s tracer (1.x, a fake model),
-`langfuse.json` by the models of Langfuse's API client (5.0).
+`inspect.eval` and `.json` by `inspect_ai.log.write_eval_log` from an evaluation with `mockllm`, `langsmith.jsonl` from
+the runs of `langchain_core`'s tracer (1.x, a fake model), `langfuse.json` by the models of Langfuse's API client (5.0).
 """
 
 import bz2
@@ -62,7 +61,6 @@ def written(path: Path, *rows: Any) -> Path:
         ("verifiers_traces.jsonl", "reads as: verifiers traces, 4 rows in 2 groups by task"),
         ("inspect.eval", "reads as: Inspect log, 4 rows in 2 groups by sample id"),
         ("inspect.json", "reads as: Inspect log, 4 rows in 2 groups by sample id"),
-        ("atif.jsonl", "reads as: ATIF, 4 rows in 2 groups by opening messages"),
         ("langsmith.jsonl", "reads as: LangSmith runs, 10 rows in 2 groups by opening messages"),
         ("langfuse.json", "reads as: Langfuse export, 10 rows in 2 groups by opening messages"),
     ],
@@ -143,41 +141,45 @@ def test_a_dataset_s_directory_is_read(tmp_path: Path) -> None:
         assert [trajectory.metadata["n"] for trajectory in reading.groups[0]] == [0, 1, 2, 3]
 
 
-ASKED, SAID = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
-WORSE = SAID | {"content": "5"}
-TRL: list[tuple[dict[str, Any], str]] = [
-    ({"prompt": "2 + 2?", "completion": "4"}, "TRL prompt/completion"),
-    ({"prompt": [ASKED], "completion": [SAID]}, "TRL prompt/completion"),
-    ({"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}, "preference pairs"),
-    ({"input": {"messages": [ASKED]}, "preferred_output": [SAID], "non_preferred_output": [WORSE]}, "preference pairs"),
-    ({"prompt": [ASKED], "chosen": [SAID], "rejected": [WORSE]}, "preference pairs"),
-    (
-        {"chosen": "\n\nHuman: 2 + 2?\n\nAssistant: 4", "rejected": "\n\nHuman: 2 + 2?\n\nAssistant: 5"},
-        "preference pairs",
-    ),
-    (
-        {
-            "conversations": [{"from": "human", "value": "2 + 2?"}],
-            "chosen": {"from": "gpt", "value": "4"},
-            "rejected": {"from": "gpt", "value": "5"},
-        },
-        "preference pairs",
-    ),
-    ({"input": "2 + 2?", "output": [{"type": "message", **SAID}]}, "OpenAI Responses items"),
-]
+Q, PARIS, LYON = ask(7), {"role": "assistant", "content": "It is Paris."}, {"role": "assistant", "content": "Lyon."}
+P, L = PARIS["content"], LYON["content"]
+HH = f"\n\nHuman: {Q['content']}\n\nAssistant: "
+TURN, GPT = {"from": "human", "value": Q["content"]}, {"from": "gpt", "value": P}
+TRL, PAIR, MESSAGES = "TRL prompt/completion", "preference pairs", "OpenAI messages"
+ROWS_OF: list[tuple[str, dict[str, Any], list[Any]]] = [
+    (TRL, {"prompt": [Q], "completion": [PARIS]}, [None]),
+    (TRL, {"prompt": HH, "completion": P}, [None]),
+    (TRL, {"messages": [Q], "completion": P, "reward": 1}, [1]),
+    (TRL, {"messages": [Q], "output": P}, [None]),
+    (TRL, {"question": Q["content"], "responses": [P, L], "reward": [1, 0]}, [1, 0]),
+    (TRL, {"prompt": Q["content"], "response": [P, L], "scores": [1, 0]}, [1, 0]),
+    (TRL, {"prompt": Q["content"], "response": [{"text": P, "score": 1}, {"text": L, "score": 0}]}, [1, 0]),
+    (TRL, {"prompt": [Q], "completions": [[PARIS], [LYON]], "labels": [1, 0]}, [1, 0]),
+    (TRL, {"prompt": [Q], "completion": [{"type": "thinking", "thinking": "."}, {"type": "text", "text": P}]}, [None]),
+    (PAIR, {"prompt": Q["content"], "chosen": P, "rejected": L}, [1, 0]),
+    (PAIR, {"prompt": [Q], "chosen": [Q, PARIS], "rejected": [[LYON], [Q, LYON]]}, [1, 0, 0]),
+    (PAIR, {"input": {"messages": [Q]}, "preferred_output": [PARIS], "non_preferred_output": [LYON]}, [1, 0]),
+    (PAIR, {"chosen": HH + P, "rejected": HH + L}, [1, 0]),
+    (PAIR, {"conversations": [TURN], "chosen": GPT, "rejected": {**GPT, "value": L}}, [1, 0]),
+    (PAIR, {"messages": [Q, PARIS], "rejected_message": LYON}, [1, 0]),
+    (PAIR, {"messages": [Q, PARIS], "rejected_response": L, "rejected_tokens": 3}, [1, 0]),
+    ("inputs and outputs", {"input": Q["content"], "output": [P, L]}, [None, None]),
+    ("OpenAI Responses items", {"input": Q["content"], "output": [{"type": "message", **PARIS}]}, [None]),
+    ("requests with responses", {"item": {"messages": [Q]}, "sample": {"choices": [{"message": PARIS}]}}, [None]),
+    (MESSAGES, {"messages": [Q], "choices": [{"message": PARIS}, {"message": LYON}]}, [None, None]),
+    ("ShareGPT", {"items": [TURN, GPT]}, [None]),
+    ("ShareGPT", {"conversation": [{"human": Q["content"], "assistant": P}]}, [None]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "form"), TRL)
-def test_rows_of_every_training_format_are_the_same_conversation(
-    tmp_path: Path, row: dict[str, Any], form: str
-) -> None:
-    reading = read_file(written(tmp_path / "rows.jsonl", row, row))
-    expected = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
-    assert reading.groups[0].trajectories[0].messages() == expected
-    assert f"reads as: {form}, 2 rows in {2 if form == 'preference pairs' else 1} group" in reading.summary
-    if form == "preference pairs":
-        assert [each.metrics["independent_reward"] for each in reading.groups[0]] == [1.0, 0.0]
-        assert [each.metadata["preference"] for each in reading.groups[0]] == ["chosen", "rejected"]
+@pytest.mark.parametrize(("form", "row", "rewards"), ROWS_OF)
+def test_a_row_is_read_as_its_attempts(tmp_path: Path, form: str, row: dict[str, Any], rewards: list[Any]) -> None:
+    """The first answer is Paris, the others are Lyon."""
+    reading = read_file(written(tmp_path / "rows.jsonl", row))
+    assert reading.summary.startswith(f"reads as: {form}, 1 row in 1 group by ")
+    said = [[(each["role"], each["content"]) for each in one.messages()] for one in reading.groups[0]]
+    assert said == [[("user", Q["content"]), ("assistant", P if n == 0 else L)] for n in range(len(rewards))]
+    assert [each.metrics.get("independent_reward") for each in reading.groups[0]] == rewards
 
 
 @pytest.mark.parametrize(
@@ -187,15 +189,17 @@ def test_rows_of_every_training_format_are_the_same_conversation(
         ({"label": True}, 1.0),
         ({"reward": None, "score": "0.25"}, 0.25),
         ({"label": 2}, None),
-        ({"reward": "nan"}, None),
+        *(({"reward": text}, number) for text, number in (("90%", 0.9), ("0,9", 0.9), ("12,5", 12.5), ("1", 1.0))),
+        *(({"reward": text}, None) for text in ("nan", "good", "1,000")),
     ],
 )
 def test_a_reward_in_the_file_is_a_metric_and_no_score(tmp_path: Path, fields: dict[str, Any], reward: Any) -> None:
-    (group,) = read_file(written(tmp_path / "rows.jsonl", {"messages": CONVERSATION, **fields})).groups
-    (trajectory,) = group.trajectories
+    reading = read_file(written(tmp_path / "rows.jsonl", {"messages": CONVERSATION, **fields}))
+    ((trajectory,),) = reading.groups
     assert trajectory.reward is None
     assert trajectory.metrics.get("independent_reward") == reward
     assert trajectory.metadata == fields
+    assert any("no number" in note for note in reading.notes) == (reward is None and "label" not in fields)
 
 
 def test_own_files_are_read_whatever_they_are_named(tmp_path: Path) -> None:
@@ -246,62 +250,45 @@ def batch(name: str, body: Any = BATCH, status: int = 200) -> dict[str, Any]:
     return {"id": f"batch_req_{name}", "custom_id": name, "response": response, "error": None}
 
 
+def request(number: int, name: str) -> dict[str, Any]:
+    return {"custom_id": name, "method": "POST", "body": {"messages": [SYSTEM, ask(number)]}}
+
+
 def test_a_batch_s_answers_are_joined_with_its_questions(tmp_path: Path) -> None:
-    requests = [
-        {
-            "custom_id": f"{n}-{k}",
-            "method": "POST",
-            "url": "/v1/chat/completions",
-            "body": {"messages": [SYSTEM, ask(n)]},
-        }
-        for n in (7, 8)
-        for k in range(3)
-    ]
-    written(tmp_path / "input.jsonl", *requests)
+    requests = [request(n, f"{n}-{k}") for n in (7, 8) for k in range(3)]
+    asked = written(tmp_path / "input.jsonl", *requests)
     failed = batch("8-2", {"error": {"code": "rate_limit_exceeded", "message": "slow down"}}, 429)
     answers = [batch(each["custom_id"]) for each in requests[::-1] if each["custom_id"] != "8-2"]
-    reading = read_file(written(tmp_path / "output.jsonl", failed, *answers))
-    assert reading.summary == "reads as: batch output, 6 rows in 2 groups by opening messages"
-    assert [len(group) for group in reading.groups] == [2, 3]
-    assert reading.groups[1].trajectories[0].messages() == CONVERSATION
-    assert reading.notes == [
-        f"left out: 1 × request failed (rate_limit_exceeded); first: {tmp_path / 'output.jsonl'}:1.",
-        f"the prompts of {tmp_path / 'output.jsonl'} are those of {tmp_path / 'input.jsonl'}.",
-    ]
+    output = written(tmp_path / "output.jsonl", failed, *answers, batch("other"))
+    for paths in ([asked, output], [output, asked]):
+        reading = read_file(paths)
+        assert reading.summary == "reads as: batch output, 13 rows in 2 groups by opening messages"
+        assert [len(group) for group in reading.groups] == [2, 3]
+        assert reading.groups[1].trajectories[0].messages() == CONVERSATION
+        assert reading.notes == [
+            f"left out: 1 × request failed (rate_limit_exceeded); first: {output}:1.",
+            f"left out: 1 × answer to no request of the input file; first: {output}:7.",
+        ]
+    (tmp_path / "whole.json").write_text(json.dumps({"requests": requests}, indent=1))
+    assert [len(group) for group in read_file([tmp_path / "whole.json", output]).groups] == [2, 3]
 
 
-def test_a_batch_s_answers_never_take_the_prompts_of_another_batch(tmp_path: Path) -> None:
-    def requests(name: str, asked: str) -> Path:
-        return written(
-            tmp_path / f"{name}.jsonl", {"custom_id": "a", "body": {"messages": [{**ask(1), "content": asked}]}}
-        )
-
-    def prompts(*paths: Path) -> list[Any]:
-        return [each.trajectories[0].messages()[0]["content"] for each in read_file(paths).groups]
-
-    paths = {name: requests(f"{name}_input", name) for name in ("capitals", "rivers")}
-    outputs = {name: written(tmp_path / f"{name}_output.jsonl", batch("a")) for name in (*paths, "batch_7")}
-    assert [prompts(outputs[name]) for name in paths] == [[name] for name in paths]
-    with pytest.raises(RowError, match=r"capitals_input\.jsonl and of .*rivers_input\.jsonl alike"):
-        read_file(outputs["batch_7"])
-    assert prompts(outputs["batch_7"], paths["rivers"]) == prompts(paths["rivers"], outputs["batch_7"]) == ["rivers"]
-    assert prompts(*paths.values(), outputs["rivers"], outputs["capitals"]) == ["rivers", "capitals"]
-    gemini = written(tmp_path / "gemini.jsonl", {"key": "a", "response": {"candidates": [{"content": {"parts": []}}]}})
-    assert "input file is not beside" in read_file(gemini).notes[0]
-    with pytest.raises(RowError, match="is a request of a batch"):
-        read_file(paths["rivers"])
-
-
-def test_capitals_in_names_of_columns_do_not_matter(tmp_path: Path) -> None:
-    reading = read_file(written(tmp_path / "rows.jsonl", {"ID": 7, "Prompt": "2 + 2?", "Response": "4"}), by="ID")
-    assert [each.metadata for each in reading.groups[0].trajectories] == [{"ID": 7}]
+def test_a_batch_s_answers_are_refused_without_their_own_questions(tmp_path: Path) -> None:
+    paths = [written(tmp_path / f"{n}.jsonl", request(n, "a")) for n in (7, 8)]
+    output = written(tmp_path / "output.jsonl", batch("a"))
+    for given, problem in (
+        ([output], "without what was asked"),
+        (paths[:1], "is a request of a batch, and no answer is there"),
+        ([*paths, output], "two different requests are called a"),
+    ):
+        with pytest.raises(RowError, match=problem):
+            read_file(given)
 
 
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
         ({"prompt": "x"}, "nearest to TRL prompt/completion, but lacks completion or response"),
-        ({"schema_version": "ATIF-v1.8", "steps": []}, "nearest to ATIF, but lacks agent"),
         (
             {"choices": [{"message": ANSWER}], "object": "chat.completion"},
             "an answer of a model without what was asked",
@@ -322,9 +309,7 @@ def test_what_is_not_known_names_the_nearest_format_and_what_lacks(tmp_path: Pat
         (b"\x1f\x8b\x08 broken", "cannot be unpacked"),
         (zstandard.compress(b'{"messages": []}' * 99)[:-9], "cannot be unpacked: it breaks off"),
         (b"\x89PNG\r\n\x1a\n", "is no UTF-8 text"),
-        (b"SQLite format 3\0", "is an SQLite database"),
-        (pickle.dumps([1], protocol=5), "is a Python pickle"),
-        (gzip.compress(bytes(257) + b"ustar"), "is a tar archive"),
+        (pickle.dumps([1], protocol=5), "is no UTF-8 text"),
     ],
 )
 def test_what_is_damaged_is_an_error_with_a_remedy(tmp_path: Path, data: bytes, problem: str) -> None:
@@ -349,14 +334,6 @@ def test_an_archive_and_a_directory_of_something_else_are_refused(tmp_path: Path
     (tmp_path / "empty").mkdir()
     with pytest.raises(RowError, match="holds no file of attempts"):
         read_file(tmp_path / "empty")
-
-
-def test_an_atif_document_that_is_not_valid_names_the_field(tmp_path: Path) -> None:
-    pytest.importorskip("atif")
-    row = json.loads((DATA / "atif.jsonl").read_text().splitlines()[0])
-    row["steps"][1]["step_id"] = 9
-    with pytest.raises(RowError, match=r"rows\.jsonl:1 is no valid ATIF-v1.8 document: .*not sequential"):
-        read_file(written(tmp_path / "rows.jsonl", row))
 
 
 def test_a_run_s_directory_is_read_as_its_training_attempts(tmp_path: Path) -> None:
@@ -512,7 +489,6 @@ def test_a_table_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
 def test_a_completion_with_several_choices_is_as_many_attempts(tmp_path: Path) -> None:
     choices = [{"index": n, "finish_reason": why, "message": ANSWER} for n, why in enumerate(["stop", "length"])]
     (group,) = read_file(written(tmp_path / "r.jsonl", {"messages": [SYSTEM, ask(7)], "choices": choices})).groups
-    assert [each.messages() for each in group] == [CONVERSATION, CONVERSATION]
     assert [each.status for each in group] == ["finished", "truncated"]
 
 
@@ -523,14 +499,6 @@ def test_own_tables_of_judged_groups_are_read(tmp_path: Path) -> None:
         write_table(path, groups, suffix)
         assert read_file(path).groups == groups
         assert read_file(path).summary == "reads as: Gavel's judged table, 3 rows in 2 groups"
-
-
-def test_a_batch_without_its_questions_compares_choices_of_one_request_only(tmp_path: Path) -> None:
-    both = {"choices": BATCH["choices"] * 2}
-    reading = read_file(written(tmp_path / "output.jsonl", batch("a", both), batch("b", both)))
-    assert reading.summary == "reads as: batch output, 2 rows in 2 groups by custom_id"
-    assert [len(group) for group in reading.groups] == [2, 2]
-    assert "input file is not beside" in reading.notes[0]
 
 
 HISTORY = [["Where is order 6?", "It is lost."]]
@@ -563,9 +531,6 @@ def test_the_columns_of_a_prompt_are_read_beside_every_kind_of_answer(
         assert not each.metadata.keys() & {"system", "history", "question", "instruction", "input", "prompt"}
 
 
-Q, PARIS, LYON = ask(7), {"role": "assistant", "content": "It is Paris."}, {"role": "assistant", "content": "Lyon."}
-
-
 @pytest.mark.parametrize(
     "row",
     [
@@ -584,167 +549,78 @@ def test_answers_side_by_side_are_a_group_with_what_is_of_each(tmp_path: Path, r
 
 
 @pytest.mark.parametrize(
-    "row",
+    ("row", "asked", "answers", "members"),
     [
-        {"messages": [Q, PARIS], "rejected_message": LYON},
-        {"messages": [Q, PARIS], "rejected_response": "Lyon.", "rejected_tokens": 3},
-        {"prompt": [Q], "chosen": [PARIS], "rejected": [[LYON], [Q, LYON]]},
-    ],
-)
-def test_rejected_answers_are_read_in_every_form(tmp_path: Path, row: dict[str, Any]) -> None:
-    (group,) = read_file(written(tmp_path / "rows.jsonl", row)).groups
-    chosen, *rejected = [each.messages() for each in group]
-    assert chosen == [Q, PARIS]
-    assert rejected == [[Q, LYON]] * len(rejected)
-    assert [each.metrics["independent_reward"] for each in group] == [1.0, *[0.0] * len(rejected)]
-
-
-def test_a_sample_beside_its_item_is_an_answer(tmp_path: Path) -> None:
-    item = {"messages": [Q], "reference_answer": "Paris"}
-    row = {"item": item, "sample": {"output_text": "…", "choices": [{"message": PARIS}]}}
-    (group,) = read_file(written(tmp_path / "rows.jsonl", row)).groups
-    assert group.trajectories[0].messages() == [Q, PARIS]
-    assert group.trajectories[0].metadata == {"item": item}
-
-
-@pytest.mark.parametrize(
-    ("row", "remedy", "members"),
-    [
-        ({"task_id": 1, "traj": [Q, PARIS, Q], "reward": 1.0}, "--answer-column traj", [[Q, PARIS, Q]]),
+        ({"task_id": 1, "traj": [Q, PARIS, Q], "reward": 1.0}, None, ["traj"], [[Q, PARIS, Q]]),
+        ({"context": [Q, PARIS, Q], "a": "Lyon.", "b": "Lyon."}, "context", ["a", "b"], [[Q, PARIS, Q, LYON]] * 2),
+        ({"problem": Q["content"], "answers": [{"answer": "Lyon.", "rank": 1}]}, "problem", ["answers"], [[Q, LYON]]),
+        ({"output": {"time": "1", "history": [Q, LYON]}}, None, ["output.history"], [[Q, LYON]]),
         (
-            {"question": {"full_text": Q["content"]}, **{f"answer_{n}": "It is Paris." for n in (0, 1)}, "score_1": 1},
-            "--prompt-column question.full_text --answer-column answer_0 --answer-column answer_1",
-            [[Q, PARIS]] * 2,
-        ),
-        (
-            {"context": [Q, PARIS, Q], "response1": "Lyon.", "response2": "Lyon."},
-            "--prompt-column context --answer-column response1 --answer-column response2",
-            [[Q, PARIS, Q, LYON]] * 2,
-        ),
-        (
-            {"context": [Q], "response1": "l.reverse()", "response2": "l.reverse()"},
-            "--prompt-column context --answer-column response1 --answer-column response2",
-            [[Q, LYON | {"content": "l.reverse()"}]] * 2,
-        ),
-        (
-            {"problem": Q["content"], "answers": [{"answer": "Lyon.", "rank": 1}], "output_id": "x"},
-            "--prompt-column problem --answer-column answers",
-            [[Q, LYON]],
-        ),
-        (
-            {"id": 1, "data": {"prompt": Q["content"], "answer1": "It is Paris.", "answer2": "Lyon."}},
-            "--prompt-column data.prompt --answer-column data.answer1 --answer-column data.answer2",
+            {"kind": "geo", "question": {"full_text": Q["content"]}, "ours": "It is Paris.", "theirs": "Lyon."},
+            "question.full_text",
+            ["ours", "theirs"],
             [[Q, PARIS], [Q, LYON]],
         ),
-        ({"error": None, "output": {"time": "1", "history": [Q, LYON]}}, "--answer-column output.history", [[Q, LYON]]),
         (
-            {
-                "kind": "geo",
-                "context": "In order.",
-                "question": Q["content"],
-                "ours": "It is Paris.",
-                "theirs": "It is not Paris.",
-                "score": "5/6",
-            },
-            "--prompt-column question --answer-column ours --answer-column theirs",
-            [[Q, PARIS], [Q, LYON | {"content": "It is not Paris."}]],
-        ),
-        (
-            {"doc": {"question": "order 7?"}, "arguments": {"0": {"arg_0": Q["content"]}}, "filtered_resps": ["Paris"]}
-            | {"resps": [["It is Paris."]]},
-            "--prompt-column arguments.0.arg_0 --answer-column resps.0",
+            {"arguments": {"0": {"arg_0": Q["content"]}}, "filtered_resps": ["Paris"], "resps": [["It is Paris."]]},
+            "arguments.0.arg_0",
+            ["resps.0"],
             [[Q, PARIS]],
         ),
-        (
-            {"question_title": "Order", "question_content": Q["content"], "output_list": ["It is Paris.", "Lyon."]}
-            | {"code_list": ["Paris", "Lyon"]},
-            "--prompt-column question_content --answer-column output_list",
-            [[Q, PARIS], [Q, LYON]],
-        ),
     ],
 )
-def test_the_columns_to_name_are_read_when_they_are_named(
-    tmp_path: Path, row: dict[str, Any], remedy: str, members: list[Any]
+def test_columns_are_listed_and_read_when_they_are_named(
+    tmp_path: Path, row: dict[str, Any], asked: str | None, answers: list[str], members: list[Any]
 ) -> None:
     path = written(tmp_path / "rows.jsonl", row)
     with pytest.raises(RowError) as error:
         read_file(path)
-    assert f"{remedy};" in error.value.remedy
-    given = list(zip(remedy.split()[::2], remedy.split()[1::2], strict=True))
-    prompt = next((name for option, name in given if option == "--prompt-column"), None)
-    answers = [name for option, name in given if option == "--answer-column"]
-    reading = read_file(path, columns=Columns(prompt, answers))
+    listed = error.value.remedy.partition("of the paths ")[2]
+    assert all(name.removesuffix(".0") in listed for name in [*filter(None, [asked]), *answers])
+    reading = read_file(path, columns=Columns(asked, answers))
     assert [each.messages() for each in reading.groups[0]] == members
     assert not any("part of the task" in note for note in reading.notes)
 
 
 @pytest.mark.parametrize(
-    ("row", "remedy"),
+    ("name", "text", "remedy"),
     [
-        (
-            {"tasks": [{"id": 1}], "runs": {"all": [{"turns": [{"messages": [Q, PARIS]}]}]}},
-            "jq -c '.runs.all[].turns[]'",
-        ),
-        ({"7": {"prompt": "Hi", "answer": "Yo."}, "8": {"prompt": "Hi", "answer": "No."}}, "jq -c '.[]'"),
-        (
-            {"instruction": "Mend it.", "output_steps": [{"time": "now", "action": "run"}] * 2},
-            "of the paths instruction, output_steps.0.time",
-        ),
-        ({"question": "Where is it?", "answer_kind": "text"}, "of the paths question, answer_kind. "),
-        ({"choices": [{"turns": ["A.", "B."]}]}, "of the paths choices.0.turns.0, choices.0.turns.1. "),
+        ("a.json", json.dumps({"tasks": [{"id": 1}], "runs": {"all": [{"turns": [{"messages": [Q, PARIS]}]}]}}),
+         "jq -c '.runs.all[].turns[]'"),
+        ("c.json", '{"question": "Where?", "answer kind": "text", "n": 1}', "of the paths question, 'answer kind'. "),
+        ("d.csv", "Frage;A;B\nWo ist es?;Hier drin;Da drüben\n", "of the paths Frage, A, B. "),
+        ("e.csv", 'a,b\n"{""x"": ""Where?"", ""y"": 1}","[{""z"": ""Here.""}]"\n', "of the paths a.x, b. "),
+        ("f.csv", "Report of May\nprompt,completion\nHi,Hello\nHi,No\n", "delete the lines above its header"),
+        ("g.json", '{"messages": [{"role": "customer", "content": "Hi"}, {"role": "agent", "content": "Yo"}]}',
+         "Rename agent to assistant and customer to user"),
     ],
-)
-def test_rows_that_no_columns_hold_are_written_by_a_command(tmp_path: Path, row: dict[str, Any], remedy: str) -> None:
+)  # fmt: skip
+def test_what_must_be_typed_or_changed_is_told(tmp_path: Path, name: str, text: str, remedy: str) -> None:
+    (tmp_path / name).write_text(text)
     with pytest.raises(RowError) as error:
-        read_file(written(tmp_path / "rows.jsonl", row, row))
+        read_file(tmp_path / name)
     assert remedy in error.value.remedy
+    assert "jq" in remedy or "jq" not in error.value.remedy
+
+
+SEEN = {"country": "France", "toxic": False, "id": 7, "thought": "Hm."}
+RENDERED = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "remedy"),
+    ("row", "note"),
     [
-        ("Frage;A;B\nWo ist es?;Hier drin;Da drüben\n", "--prompt-column Frage --answer-column A --answer-column B;"),
-        ('a,b\n"{""x"": ""Where?"", ""y"": [1]}","[{""z"": ""Here.""}]"\n', "of the paths a.x, b.0.z. "),
+        ({"conversation": [Q | SEEN, PARIS | SEEN]}, "as if they were said (country): take out"),
+        ({"messages": [Q, {"role": "assistant", "content": {"answer": "Paris", "label": "right"}}]}, "answers in JSON"),
+        ({"input": "Q", "output": {"city": "Bern", "canton": {"name": "Bern"}}}, "answers in JSON"),
+        ({"input": RENDERED, "output": "Yo.<|im_end|>"}, "2 prompts rendered by a chat template"),
+        ({"prompt": "Hi", "completion": "Hello", "score": float("nan")}, "2 rewards that are no number"),
+        ({"instruction": Q["content"], "response": L, "conversations": [TURN, GPT | {"value": L}]}, ""),
     ],
 )
-def test_columns_of_a_table_are_named_by_options(tmp_path: Path, text: str, remedy: str) -> None:
-    (tmp_path / "rows.csv").write_text(text)
-    with pytest.raises(RowError) as error:
-        read_file(tmp_path / "rows.csv")
-    assert remedy in error.value.remedy
-    assert "jq" not in error.value.remedy
-
-
-def test_each_answer_of_a_tree_of_messages_is_an_attempt(tmp_path: Path) -> None:
-    after = [{"role": "prompter", "text": "Sure?", "replies": [{"role": "assistant", "text": "Yes.", "replies": []}]}]
-    replies = [{"role": "assistant", "text": "It is Paris.", "rank": 0, "replies": after}, {**LYON, "rank": 1}]
-    asked = {"message_id": "m", "role": "prompter", "text": Q["content"], "labels": {"spam": 0}, "replies": replies}
-    trees = written(tmp_path / "trees.jsonl", {"message_tree_id": "t", "prompt": asked})
-    told = [
-        ("m", None, "prompter", Q["content"]),
-        ("p", "m", "assistant", "It is Paris."),
-        ("s", "p", "prompter", "Sure?"),
-    ]
-    told += [("y", "s", "assistant", "Yes."), ("l", "m", "assistant", "Lyon."), ("x", "z", "assistant", "Lost.")]
-    names = ("message_id", "parent_id", "role", "text")
-    nodes = written(tmp_path / "nodes.jsonl", *(dict(zip(names, each, strict=True)) for each in told))
-    for path in (trees, nodes):
-        assert [[each.messages() for each in group] for group in read_file(path).groups] == [
-            [[Q, PARIS], [Q, LYON]],
-            [[Q, PARIS, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]],
-        ]
-    assert "1 × message whose parent is not in the file" in read_file(nodes).notes[0]
-
-
-def test_fields_of_messages_that_a_judge_is_shown_are_told(tmp_path: Path) -> None:
-    said = [each | {"country": "France", "toxic": False, "id": 7, "thought": "Hm."} for each in (Q, PARIS)]
-    (note,) = read_file(written(tmp_path / "rows.jsonl", *[{"conversation": said}] * 2)).notes
-    assert "as if they were said (country): take out" in note
-
-
-def test_an_answer_that_is_an_object_is_told(tmp_path: Path) -> None:
-    row = {"messages": [Q, {"role": "assistant", "content": {"answer": "Paris", "label": "right"}}]}
-    assert "1 answer in JSON" in read_file(written(tmp_path / "rows.jsonl", row)).notes[0]
+def test_what_may_be_wrong_in_a_row_is_told(tmp_path: Path, row: dict[str, Any], note: str) -> None:
+    notes = read_file(written(tmp_path / "rows.jsonl", row, row)).notes
+    assert [note in each for each in notes] == [True] * bool(note)
 
 
 def test_an_answer_at_the_end_of_the_messages_is_no_part_of_a_prompt_with_answers(tmp_path: Path) -> None:
@@ -781,17 +657,6 @@ def test_an_answer_that_the_messages_hold_or_that_has_no_known_name_leaves_them_
     assert "not shown prediction" in reading.notes[0]
 
 
-def test_a_list_of_texts_is_as_many_answers(tmp_path: Path) -> None:
-    answers = [PARIS["content"], LYON["content"]]
-    (group,) = read_file(written(tmp_path / "rows.jsonl", {"input": Q["content"], "output": answers})).groups
-    assert [each.messages() for each in group] == [[Q, PARIS], [Q, LYON]]
-    scored = [{"text": text, "score": score} for text, score in zip(answers, (1, 0), strict=True)]
-    for beside in ({"response": answers, "scores": [1, 0]}, {"response": scored}):
-        (group,) = read_file(written(tmp_path / "rows.jsonl", {"prompt": Q["content"], **beside})).groups
-        found = [(each.messages(), each.metrics["independent_reward"]) for each in group]
-        assert found == [([Q, PARIS], 1), ([Q, LYON], 0)]
-
-
 @pytest.mark.parametrize("asked", ["query", "context"])
 def test_a_prompt_column_alone_reads_a_pair_as_the_pair_that_it_is(tmp_path: Path, asked: str) -> None:
     row = {asked: Q["content"], "chosen": PARIS["content"], "rejected": LYON["content"]}
@@ -802,34 +667,15 @@ def test_a_prompt_column_alone_reads_a_pair_as_the_pair_that_it_is(tmp_path: Pat
     ]
 
 
-def test_roles_of_an_answer_that_is_repeated_are_no_text_that_lacks(tmp_path: Path) -> None:
-    talk = [{"from": "human", "value": Q["content"]}, {"from": "gpt", "value": "Lyon."}]
-    rows = [{"instruction": Q["content"], "response": "Lyon.", "conversations": talk}] * 2
-    assert read_file(written(tmp_path / "rows.jsonl", *rows)).notes == []
-
-
-def test_a_verdict_behind_the_answer_is_no_prompt(tmp_path: Path) -> None:
-    row = {"task_id": "HumanEval/0", "completion": "    return True\n", "result": "passed", "passed": True}
-    failed = row | {"completion": "    return x\n", "result": "failed: name 'x' is not defined"}
-    with pytest.raises(RowError) as error:
-        read_file(written(tmp_path / "rows.jsonl", failed, row))
-    assert "says what was asked" in error.value.remedy
-
-
-def test_a_prompt_in_one_text_is_its_turns_or_told(tmp_path: Path) -> None:
-    row = {"prompt": f"\n\nHuman: {Q['content']}\n\nAssistant: ", "completion": "Lyon."}
-    assert read_file(written(tmp_path / "rows.jsonl", row)).groups[0].trajectories[0].messages() == [Q, LYON]
-    row = {"input": "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "output": "Yo.<|im_end|>"}
-    assert "1 prompt rendered by a chat template" in read_file(written(tmp_path / "rows.jsonl", row)).notes[0]
-
-
 def test_a_conversation_is_an_answer_alone_only_where_no_column_asks(tmp_path: Path) -> None:
     asked = written(tmp_path / "asked.jsonl", {"prompt": Q["content"], "a": [PARIS]})
     assert read_file(asked, columns=Columns(None, ("a",))).groups[0].trajectories[0].messages() == [Q, PARIS]
     alone = written(tmp_path / "alone.jsonl", {"a": [Q, PARIS]}, {"a": None})
     reading = read_file(alone, columns=Columns(None, ("a",)))
     assert reading.groups[0].trajectories[0].messages() == [Q, PARIS]
-    assert f"left out: 1 × row without a; first: {alone}:2." in reading.notes
+    assert f"left out: 1 × answer that is null; first: {alone}:2." in reading.notes
+    lacking = written(tmp_path / "lacking.jsonl", {"question": Q["content"], "a": "x"}, {"a": "y"})
+    assert "1 × row with an empty prompt" in read_file(lacking, columns=Columns(None, ("a",))).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -917,13 +763,6 @@ def test_other_histories_make_other_tasks_and_texts_that_nobody_reads_are_told(t
     assert "not shown reference_outputs.answer, expected.value. " in note
 
 
-def test_numbers_that_json_lacks_become_texts(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "Hi", "completion": "Hello", "score": NaN}\n')
-    reading = read_file(tmp_path / "rows.jsonl")
-    assert reading.groups[0].trajectories[0].metadata["score"] == "NaN"
-    assert "no number" in reading.notes[0]
-
-
 def test_items_of_a_list_that_no_column_names_are_told(tmp_path: Path) -> None:
     rows = [
         {"ask": "Where?", "said": [{"text": text} for text in texts]} for texts in (["A.", "B."], ["A.", "B.", "C."])
@@ -935,43 +774,9 @@ def test_items_of_a_list_that_no_column_names_are_told(tmp_path: Path) -> None:
     assert len(read_file(tmp_path / "items.jsonl", columns=Columns("ask", ["said"])).groups[0]) == 5
 
 
-@pytest.mark.parametrize(
-    ("cell", "reward"), [("90%", 0.9), ('"0,9"', 0.9), ('"12,5"', 12.5), ("1", 1.0), ("good", None), ('"1,000"', None)]
-)
-def test_a_reward_is_read_as_it_is_written_or_told(tmp_path: Path, cell: str, reward: float | None) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text(f"prompt,completion,score\nHi,Hello,{cell}\nHi,Hey,0\n")
-    reading = read_file(path)
-    metrics = [each.metrics for each in reading.groups[0].trajectories]
-    assert metrics[0].get("independent_reward") == reward
-    assert any("no number" in note for note in reading.notes) == (reward is None)
-
-
-@pytest.mark.parametrize("name", ["reward", "rewards", "score", "scores"])
-def test_rewards_of_a_list_of_answers_are_split_by_either_name(tmp_path: Path, name: str) -> None:
-    reading = read_file(written(tmp_path / "rows.jsonl", {"prompt": "Hi", "responses": ["Hello", "No"], name: [1, 0]}))
-    assert [each.metrics["independent_reward"] for each in reading.groups[0].trajectories] == [1.0, 0.0]
-
-
 def test_calls_and_results_that_have_roles_of_their_own_are_calls_and_results(tmp_path: Path) -> None:
     call = {"role": "tool_call", "content": '{"name": "look_up", "arguments": {"order": "7"}}'}
     row = [ask(7), call, {"role": "tool_response", "content": "lost"}, ANSWER]
     said = read_file(written(tmp_path / "rows.jsonl", {"messages": row})).groups[0].trajectories[0].messages()
     assert [message["role"] for message in said] == ["user", "assistant", "tool", "assistant"]
     assert said[1]["tool_calls"][0]["function"]["name"] == "look_up"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "remedy"),
-    [
-        ("one.csv", "Report of May\nprompt,completion\nHi,Hello\nHi,No\n", "Delete the line above the header."),
-        ("two.csv", "Report\n(May, June)\nprompt,completion,score\nHi,Hello,1\nHi,No,0\n", "the 2 lines above"),
-        ("roles.json", '{"messages": [{"role": "customer", "content": "Hi"}, {"role": "agent", "content": "Yo"}]}',
-         "Rename agent to assistant and customer to user"),
-    ],
-)  # fmt: skip
-def test_what_must_be_changed_in_a_file_is_told(tmp_path: Path, name: str, text: str, remedy: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(RowError) as error:
-        read_file(tmp_path / name)
-    assert remedy in error.value.remedy

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.scenarios.formats.row import RowError
-from gavel.scenarios.formats.text import cell, decode, rows
+from gavel.scenarios.formats.text import decode, rows
 
 ROWS = [{"messages": [{"role": "user", "content": "Wo ist mein Paket? “ü” 包"}], "n": 1}, {"messages": [], "n": 2}]
 LINES = "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS)
@@ -90,9 +90,7 @@ def test_rows_survive_lines_and_arrays(found: list[Any]) -> None:
 
 
 def test_rows_that_were_made_json_twice_are_read() -> None:
-    row = {"messages": ROWS[0]["messages"]}
-    assert cell(json.dumps(row)) == cell(json.dumps(json.dumps(row))) == row
-    assert values("\n".join([json.dumps(json.dumps(row))] * 2)) == [row, row]
+    assert values("\n".join([json.dumps(json.dumps(ROWS[0]))] * 2)) == [ROWS[0], ROWS[0]]
 
 
 @pytest.mark.parametrize(

@@ -33,18 +33,12 @@ def test_messages_that_a_table_keeps_as_printed_arrays_are_refused_with_the_reme
 
 
 @pytest.mark.parametrize("name", ["completions", "responses", "outputs", "generations", "samples"])
-@pytest.mark.parametrize(
-    "form", [str, lambda text: {"text": text, "n": 1}, lambda text: [{"role": "assistant", "content": text}]]
-)
-def test_several_answers_in_a_row_are_as_many_attempts(tmp_path, name, form):
-    rows = [{"prompt": f"Q{n}", name: [form(f"{n}{m}") for m in range(3)], "rewards": [1, 0.5, 0]} for n in range(2)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    groups = read_groups(tmp_path / "rows.jsonl")
-    assert [[member.messages()[-1]["content"] for member in group] for group in groups] == [
-        ["00", "01", "02"],
-        ["10", "11", "12"],
-    ]
-    assert [member.metrics["independent_reward"] for member in groups[0]] == [1, 0.5, 0]
+def test_several_answers_in_a_row_are_as_many_attempts(tmp_path, name):
+    rows = [{"prompt": f"Q{n}", name: [{"text": f"{n}{m}", "n": 1} for m in range(3)]} for n in range(2)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    groups = read_groups(tmp_path / "rows.json")
+    answers = [[member.messages()[-1]["content"] for member in group] for group in groups]
+    assert answers == [["00", "01", "02"], ["10", "11", "12"]]
 
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
@@ -157,11 +151,3 @@ def test_trl_takes_both(tmp_path: Path) -> None:
         assert all(map(is_conversational, rows))
         said = [maybe_apply_chat_template(row, tokenizer) for row in rows]
         assert all("b" in row["rejected"] or "d" in row["rejected"] for row in said if "rejected" in row)
-
-
-@pytest.mark.parametrize("name", ["completion", "response", "output"])
-def test_an_answer_beside_messages_without_one_is_read(tmp_path, name):
-    rows = [{"messages": [{"role": "user", "content": "Q"}], name: said} for said in ("good", "bad")]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (group,) = read_groups(tmp_path / "rows.jsonl")
-    assert [member.messages()[-1]["content"] for member in group] == ["good", "bad"]
