@@ -18,6 +18,7 @@ from gavel.judge.audit.votes import judged_groups, votes_by_model
 from gavel.judge.errors import JudgeError
 from gavel.judge.stats import centred_sums
 from gavel.scenarios.formats.row import INDEPENDENT as INDEPENDENT
+from gavel.scenarios.formats.row import as_number
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -52,7 +53,7 @@ class Agreement:
 def agreement(groups: Iterable[TrajectoryGroup] | TrajectoryGroup, reference: str = INDEPENDENT) -> Agreement:
     """The judge's scores compared with a reference, over the members that have both.
 
-    `reference`: a metric, or a numeric metadata field (fields of rows scored from a file are metadata).
+    `reference`: a metric, or a metadata field with a number (fields of rows scored from a file are metadata).
 
     Raises `JudgeError` when no member is judged, or none has the reference, and `GroupError` for anything but groups.
     """
@@ -71,8 +72,8 @@ def metric_names(groups: Iterable[TrajectoryGroup]) -> list[str]:
 
 def _numbers(member: Trajectory) -> Mapping[str, float]:
     """Possible references by name; a metric takes precedence over metadata of the same name."""
-    numeric = {name: value for name, value in member.metadata.items() if isinstance(value, int | float)}
-    return numeric | member.metrics
+    numbers = {name: as_number(value) for name, value in member.metadata.items()}
+    return {name: value for name, value in numbers.items() if value is not None} | member.metrics
 
 
 def reference_value(member: Trajectory, reference: str) -> float | None:

@@ -317,7 +317,17 @@ def _normalize(message: Message, where: str, place: str) -> Message:
             message |= _speak(role, message.get("content"), where, place)
     if is_list(calls := message.get("tool_calls")):
         message["tool_calls"] = [tool_call(call) for call in calls]
+    if (name := thought_field(message)) is not None:
+        message["reasoning_content"] = message.pop(name)
     return message
+
+
+def thought_field(message: Message) -> str | None:
+    """The field that holds a message's thoughts as text under another name than `reasoning_content`; None without."""
+    if message.get("reasoning_content"):
+        return None
+    named = (name for name, value in message.items() if _THOUGHT_FIELD.fullmatch(name) and isinstance(value, str))
+    return next((name for name in named if message[name]), None)
 
 
 def _kind(part: Any) -> tuple[str, str, str]:

@@ -27,6 +27,7 @@ from gavel.base.files import replacing
 from gavel.base.text import counted
 from gavel.llm.types import Message
 from gavel.scenarios.formats import otel
+from gavel.scenarios.formats.chat import is_bookkeeping
 from gavel.scenarios.formats.exported import (
     Call,
     Export,
@@ -276,6 +277,8 @@ def _conversation(attempt: StoredAttempt, losses: Losses) -> list[Message]:
 
 
 def _message(turn: Turn, losses: Losses) -> Message:
+    if any(not is_bookkeeping(name, value) for name, value in turn.rest.items()):
+        losses.add("message with fields that these rows do not have: written without them")
     message: Message = {"role": turn.role, "content": losses.text(turn.text)}
     if turn.calls:
         message["tool_calls"] = [_call(call, losses) for call in turn.calls]

@@ -21,6 +21,7 @@ from openai.types.chat.chat_completion import Choice
 from pydantic_core import to_jsonable_python
 
 from gavel.llm.types import Message
+from gavel.scenarios.formats.chat import thought_field
 from gavel.scenarios.formats.row import is_object, loaded
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
@@ -203,7 +204,7 @@ _ROLES: dict[str, Role] = {
     **{"system": "system", "developer": "system", "user": "user", "assistant": "assistant"},
     **{"tool": "tool", "function": "tool"},
 }
-_TAKEN = ("role", "content", "tool_calls", "function_call", "tool_call_id", "reasoning_content", "reasoning", "name")
+_TAKEN = ("role", "content", "tool_calls", "function_call", "tool_call_id", "reasoning_content", "name")
 _EXACT = ("token_ids", "prompt_token_ids", "token_logprobs", "policy_version")
 
 
@@ -318,7 +319,8 @@ def _convert_turn(item: Choice | Message, losses: Losses) -> Turn:
     (whole,) = to_messages([item])
     message: Message = losses.plain(whole)
     given = str(message.get("role") or "user")
-    rest = {name: value for name, value in message.items() if name not in _TAKEN and value is not None}
+    thoughts = thought_field(message) or "reasoning_content"
+    rest = {name: value for name, value in message.items() if name not in (*_TAKEN, thoughts) and value is not None}
     if given not in _ROLES:
         losses.add(f"message of the role {given}: written as a user's, with its role beside it")
     if given != _ROLES.get(given):
@@ -327,7 +329,7 @@ def _convert_turn(item: Choice | Message, losses: Losses) -> Turn:
     return Turn(
         _ROLES.get(given, "user"),
         list(_parts(message.get("content"))),
-        str(message.get("reasoning_content") or message.get("reasoning") or ""),
+        str(message.get(thoughts) or ""),
         tuple(_call(call, losses) for call in calls),
         _text_or_none(message.get("tool_call_id")),
         _text_or_none(message.get("name")),

@@ -189,11 +189,14 @@ def trajectory(
     metrics: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Trajectory:
-    """A trajectory with a row's other `fields` as its metadata. A reward among them becomes a metric, too.
+    """A trajectory with a row's other `fields` as its metadata. A reward among them becomes a metric, too,
+    and `metrics` of numbers are its metrics.
 
     Raises `RowError` when it cannot be judged.
     """
     rest = dict(fields or {})
+    if is_object(own := rest.get("metrics")) and all(as_number(value) is not None for value in own.values()):
+        metrics = {**rest.pop("metrics"), **(metrics or {})}
     numbers = {name: number for name, value in (metrics or {}).items() if (number := as_number(value)) is not None}
     if (reward := _reward(rest)) is not None:
         numbers.setdefault(INDEPENDENT, reward)
