@@ -306,7 +306,7 @@ def undeploy(
     from gavel.trainer.deploy.record import find_records
 
     failed: list[tuple[str, GavelError]] = []
-    for record in find_records(runs_root(), deployment, by_id=True):
+    for record in find_records(runs_root(), deployment):
         try:
             asyncio.run(remove(record, report=typer.echo))
         except GavelError as error:
@@ -317,13 +317,14 @@ def undeploy(
 
 
 def deployments(
-    run: Annotated[str | None, typer.Argument(help="Of this run alone. Default: of all runs.")] = None,
+    run: Annotated[str | None, typer.Argument(help="Of this run or id alone. Default: of all runs.")] = None,
     status: Annotated[bool, typer.Option("--status", help="Ask each host what it serves now.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Those that were removed, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as a JSON list.")] = False,
 ) -> None:
     """List deployments with their state, their smoke test, and what they cost."""
-    from gavel.trainer.deploy.host import explain_errors, open_host
+    from gavel.trainer.deploy.deploy import look_up
+    from gavel.trainer.deploy.host import open_host, tell_costs
     from gavel.trainer.deploy.record import find_records
 
     found = [record for record in find_records(runs_root(), run) if everything or record.state != "undeployed"]
@@ -341,10 +342,8 @@ def deployments(
         try:
             host = open_host(record.address, **record.options)
             if record.state != "undeployed":
-                costs.append(f"{record.id}: {host.costs(record)}")
-            if status and record.state != "undeployed":
-                with explain_errors(host):
-                    state = f"{state}, {asyncio.run(host.status(record))}"
+                costs.append(f"{record.id}: {tell_costs(host, record)}")
+                state = f"{state}, {asyncio.run(look_up(host, record))}" if status else state
         except GavelError as error:
             state = f"{state}, {error.message}"
         name = f"{record.project}/{record.model}@{record.step}"

@@ -1,7 +1,7 @@
 """The deployed adapter, and the journal of its deployment: `deployments/<id>.json` in the run directory.
 
     record = open_record(run, host="together", address="together", adapter=facts, options={})
-    record.begin()                              before the host is asked to create anything
+    record.save(made=True)                      before the host is asked to create anything
 
 Whatever is created has the record's deterministic name, and is looked up by it first: a process that was killed goes on
 with what is there. No key is ever written: a record holds the name of its variable.
@@ -25,7 +25,6 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 DEPLOYMENTS = "deployments"
 FORMAT_VERSION = 1
 State = Literal["deploying", "deployed", "undeploying", "undeployed"]
-Ids = dict[str, Any]
 
 
 class DeployError(GavelError):
@@ -125,7 +124,7 @@ class DeploymentRecord(BaseModel):
     """True if the host may have created something."""
     price: str = ""
     """The price stated by the host; empty if it states none."""
-    deployed: Ids = Field(default_factory=dict)
+    deployed: dict[str, Any] = Field(default_factory=dict)
     """base_url, model_id and key_variable once the host serves."""
     smoke_test: str = ""
     """Its result in a sentence; empty before it ran."""
@@ -144,14 +143,15 @@ class DeploymentRecord(BaseModel):
         digest = hashlib.sha256(json.dumps([self.project, self.model, self.step, self.sha256]).encode()).hexdigest()
         return f"gavel-{plain}-s{self.step}-{digest[:10]}"
 
-    def begin(self) -> None:
-        """Writes that something may be created from now on. Raises `DeployError` as `save` does."""
-        if not self.made:
-            self.made = True
-            self.save()
+    @property
+    def directory(self) -> Path:
+        """Where files of the deployment lie on this machine, until it is removed."""
+        return self.path.with_suffix("")
 
-    def save(self) -> None:
+    def save(self, **changes: Any) -> None:
         """Raises `DeployError` when the record cannot be written: then nothing must be created."""
+        for name, value in changes.items():
+            setattr(self, name, value)
         values = {"format_version": FORMAT_VERSION, **self.model_dump(mode="json", exclude={"path"})}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -225,18 +225,16 @@ def read_records(run: Path) -> list[DeploymentRecord]:
     return sorted(found, key=lambda record: record.begun)
 
 
-def find_records(root: Path, named: str | None, *, by_id: bool = False) -> list[DeploymentRecord]:
-    """Records of a run (`desk/clerk`, or its directory), of all runs without a name; `by_id`: or the one of this id.
+def find_records(root: Path, named: str | None) -> list[DeploymentRecord]:
+    """Records of a run (`desk/clerk`, or its directory), or the one of this id; without a name, of all runs.
 
     Raises `DeployError` for a name that is neither.
     """
-    runs = sorted(path.parent for path in root.glob(f"*/*/{DEPLOYMENTS}"))
-    if named is None:
-        return [record for run in runs for record in read_records(run)]
-    if by_id and (found := [each for run in runs for each in read_records(run) if each.id == named]):
-        return found
-    for run in (Path(named), root / named):
+    for run in (Path(named), root / named) if named else ():
         if (run / "model.json").is_file() or (run / DEPLOYMENTS).is_dir():
             return read_records(run)
-    what = "deployment or run" if by_id else "run"
-    raise DeployError(f"there is no {what} {named!r} in {root}", "`gavel deployments --all` lists them.")
+    runs = sorted(path.parent for path in root.glob(f"*/*/{DEPLOYMENTS}"))
+    found = [each for run in runs for each in read_records(run) if named in (None, each.id)]
+    if named and not found:
+        raise DeployError(f"there is no deployment or run {named!r} in {root}", "`gavel deployments --all` lists them.")
+    return found

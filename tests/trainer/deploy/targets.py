@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gavel.llm import failures
 from gavel.trainer.runs.checkpoints import Checkpoints
 from tests.fake_hub import TOKEN, FakeHub
 from tests.fake_server import Answer, Call
@@ -143,12 +144,12 @@ EVERY_HOST = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [
 def ask_at_once(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
     from huggingface_hub import constants
 
-    from gavel.trainer.deploy import host
+    from gavel.trainer.deploy import deploy
 
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(host, "PAUSE", 0.01)
-    monkeypatch.setattr(host, "_backoff", lambda _state: 0.01)
+    monkeypatch.setattr(deploy, "PAUSE", 0.01)
+    monkeypatch.setattr(failures, "_BROKEN_PAUSE", 0.01)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # its protocol is a native library's own
     monkeypatch.setattr(constants, "INFERENCE_ENDPOINTS_ENDPOINT", os.environ.get("ENDPOINTS", ""))

@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from gavel.trainer.deploy import host as asking
-from gavel.trainer.deploy.deploy import deploy, facts_of_run, undeploy
+from gavel.trainer.deploy.deploy import deploy, facts_of_run, look_up, undeploy
 from gavel.trainer.deploy.host import Deployment
 from gavel.trainer.deploy.record import DeployError, DeploymentRecord, read_records
 from tests.fake_server import Answer
@@ -79,7 +79,7 @@ async def test_a_deployment_is_made_once_listed_and_removed(begin: Begin) -> Non
     assert served.base_url.startswith("http")
     assert f"gavel undeploy {served.id}" in served.stop_hint
     assert any(f"gavel undeploy {served.id}" in line for line in desk.said)
-    assert await served.host.status(served.record)
+    assert await look_up(served.host, served.record) == "serving"
     for restored in (False, True):
         if restored:
             desk.record.path.unlink()  # as in a run directory that was restored from before it
@@ -168,11 +168,10 @@ async def test_a_page_of_a_proxy_or_nobody_in_the_host_s_place_is_told_in_a_sent
 _PROGRAM = """
 import os
 from huggingface_hub import constants
-from gavel.trainer.deploy import host
+from gavel.trainer.deploy import deploy
 constants.HF_HUB_OFFLINE, constants.HF_HUB_DISABLE_XET = False, True
 constants.INFERENCE_ENDPOINTS_ENDPOINT = os.environ.get("ENDPOINTS", "")
-host.PAUSE = 0.01
-host._backoff = lambda state: 0.01
+deploy.PAUSE = 0.01
 from gavel.cli import main
 main()
 """
