@@ -252,8 +252,11 @@ async def retry(request: Callable[[], Awaitable[T]], patience: float | None = No
             logger.warning("no answer yet (%s); trying again for %.0f s", without_secrets(str(error))[:300], limit)
         return pause(cast(BaseException, error), state.attempt_number)
 
-    attempts = AsyncRetrying(retry=retry_if_exception(may_pass), wait=wait, stop=stop_before_delay(limit), reraise=True)
-    return await attempts(request)
+    async def attempt() -> T:
+        return await request()
+
+    stop = stop_before_delay(limit)
+    return await AsyncRetrying(retry=retry_if_exception(may_pass), wait=wait, stop=stop, reraise=True)(attempt)
 
 
 async def ask(

@@ -57,12 +57,12 @@ class OllamaHost:
     @asynccontextmanager
     async def plan(self, record: DeploymentRecord, report: Report) -> AsyncGenerator[Plan]:
         name = f"{record.remote_name}:{self._quantize}" if self._quantize else record.remote_name
-        way = {"trust_env": not is_on_this_machine(self._url)}
-        server = sdk("ollama").AsyncClient(host=self._url, **way)
+        trust_env = not is_on_this_machine(self._url)
+        server = sdk("ollama").AsyncClient(host=self._url, trust_env=trust_env)
 
         async def send(file: Path) -> str:
             known = f"sha256:{await asyncio.to_thread(file_sha256, file)}"
-            async with httpx.AsyncClient(timeout=60.0, **way) as client:
+            async with httpx.AsyncClient(timeout=60.0, trust_env=trust_env) as client:
                 if (await client.head(f"{self._url}/api/blobs/{known}")).is_success:
                     return known
             report(f"sending {file.name}")

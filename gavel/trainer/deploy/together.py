@@ -29,6 +29,7 @@ from gavel.trainer.deploy.host import (
 )
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord
 
+_KEY = "TOGETHER_API_KEY"
 PART = 20 * 2**20
 """Bytes of a file that are uploaded by one request."""
 _PART_SECONDS = 600.0
@@ -42,7 +43,8 @@ _DOES_NOT_SUIT = "Its rank, targets or base do not suit, or there is no capacity
 class TogetherHost:
     """Drives the `together` package, but for the parts of a file, which its client does not upload."""
 
-    name, place, key_variable = "together", "", "TOGETHER_API_KEY"
+    name, place = "together", ""
+    key_variable: str | None = _KEY
     remedies: Mapping[int, str] = {
         404: "Check TOGETHER_PROJECT_ID. Was something removed in the console? Then gavel undeploy, and deploy again.",
         409: "Something of this name is being removed; give the same command again in a minute.",
@@ -63,7 +65,7 @@ class TogetherHost:
 
     @asynccontextmanager
     async def plan(self, record: DeploymentRecord, report: Report) -> AsyncGenerator[Plan]:
-        package, key, name = sdk("together"), key_of(self.key_variable), record.remote_name
+        package, key, name = sdk("together"), key_of(_KEY), record.remote_name
         project = key_of("TOGETHER_PROJECT_ID", "Set it in .env (`tg whoami` prints the project).")
         async with package.AsyncTogether(api_key=key, project_id=project, max_retries=0) as client:
             api = client.endpoints

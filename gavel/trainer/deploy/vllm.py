@@ -67,7 +67,7 @@ class VllmHost:
 
             async def load(adapter: AdapterFacts) -> None:
                 self._check_base(adapter, await self._served(client))
-                body = {"lora_name": name, "lora_path": self._seen(record.directory)}
+                body: dict[str, Any] = {"lora_name": name, "lora_path": self._seen(record.directory)}
                 start = f"vllm serve BASE --enable-lora --max-lora-rank {server_rank(adapter)}"
                 if "experts" in adapter.special:
                     body["is_3d_lora_weight"] = True  # as PEFT stacks them

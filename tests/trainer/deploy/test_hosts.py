@@ -143,7 +143,7 @@ async def test_an_adapter_is_attached_to_an_idling_deployment_of_its_base(togeth
     name = deployment.record.remote_name
     assert deployment.model_id == f"acme/{name}:acme/{name}"
     assert deployment.base_url == f"{together.url}/v1"
-    before = lines[: next(at for at, line in enumerate(lines) if "waiting for" in line)]
+    before = lines[: lines.index("making the attached adapter")]
     assert any("3.99 USD an hour" in line for line in before)
     made["status"]["state"], together.end = "DEPLOYMENT_STATE_STOPPED", "STOPPED"
     assert await look_up(deployment.host, deployment.record) == "the replica is not there"
