@@ -346,7 +346,7 @@ def deployments(
                 state = f"{state}, {asyncio.run(look_up(host, record))}" if status else state
         except GavelError as error:
             state = f"{state}, {error.message}"
-        name = f"{record.project}/{record.model}@{record.step}"
+        name = f"{record.adapter.project}/{record.adapter.name}@{record.adapter.step}"
         model = str(record.deployed.get("model_id", "–"))
         rows.append((record.id, name, state, model, record.smoke_test or "–"))
     print_table(console, ("deployment", "run", "state", "model", "smoke test"), rows)

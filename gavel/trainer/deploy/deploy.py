@@ -90,14 +90,14 @@ async def deploy(
     if adapter.license:
         report(f"licence of {adapter.base_model}: {adapter.license}; it holds for what is deployed too")
     canonical = f"{host.name}:{host.place}" if host.place else host.name  # another spelling is the same deployment
-    record = open_record(run, host=host.name, address=canonical, adapter=adapter, options=options or {})
+    record = open_record(run, address=canonical, adapter=adapter, options=options or {})
     with record.locked():
         record.save(state="deploying")
         report(tell_costs(host, record))
         try:
             async with asyncio.timeout(deadline), host.plan(record, report) as plan:
                 for resource in plan.resources:
-                    await _make(host, resource, adapter, record, report)
+                    await _make(host, resource, record, report)
                 deployment = Deployment(host, record, *plan.served())
         except DeployError as error:
             if not record.made or record.id in error.remedy:
@@ -158,9 +158,7 @@ async def look_up(host: DeployHost, record: DeploymentRecord) -> str:
     return "serving"
 
 
-async def _make(
-    host: DeployHost, resource: Resource, adapter: AdapterFacts, record: DeploymentRecord, report: Report
-) -> None:
+async def _make(host: DeployHost, resource: Resource, record: DeploymentRecord, report: Report) -> None:
     """Finds the resource, or creates it, and waits until it is ready."""
 
     async def find_or_make() -> None:
@@ -169,7 +167,7 @@ async def _make(
             record.save(made=True)
         if not is_there:
             report(f"making {resource.what}")
-            await resource.make(adapter)
+            await resource.make()
 
     await ask(host, f"{resource.what} cannot be made", find_or_make, resource.remedies)
     told = ""

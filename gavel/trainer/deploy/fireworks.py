@@ -84,7 +84,7 @@ class FireworksHost:
 
     @asynccontextmanager
     async def plan(self, record: DeploymentRecord, report: Report) -> AsyncGenerator[Plan]:
-        name = record.remote_name
+        name, adapter = record.remote_name, record.adapter
         in_deployment = self._shared or name
         model = f"accounts/{self.place}/models/{name}"
         deployment = f"accounts/{self.place}/deployments/{in_deployment}"
@@ -93,7 +93,7 @@ class FireworksHost:
             api_key=key, account_id=self.place, base_url=self._url, max_retries=0
         ) as api:
 
-            async def make_model(adapter: AdapterFacts) -> None:
+            async def make_model() -> None:
                 base = self._base or base_name(adapter.base_model)
                 account, _, base_id = base.removeprefix("accounts/").partition("/models/")
                 known = await unless_gone(partial(api.models.get, base_id, account_id=account))
@@ -111,7 +111,7 @@ class FireworksHost:
                 found = await api.models.get(name)
                 return found if found.state == "READY" else None
 
-            async def upload(adapter: AdapterFacts) -> None:
+            async def upload() -> None:
                 """Idempotent: the files of a model that is not ready may be sent again."""
                 sizes = {file.name: str(file.stat().st_size) for file in adapter.files()}
                 places = await api.models.get_upload_endpoint(name, filename_to_size=sizes)
@@ -124,7 +124,7 @@ class FireworksHost:
                 found = await unless_gone(partial(api.deployments.get, in_deployment))
                 return None if found is None or found.state in ("DELETED", "DELETING") else found
 
-            async def make_deployment(adapter: AdapterFacts) -> None:
+            async def make_deployment() -> None:
                 if self._shared:
                     raise DeployError(
                         f"there is no deployment {self._shared}",
@@ -166,7 +166,7 @@ class FireworksHost:
             loaded = Resource(
                 "the loaded adapter",
                 find_loaded,
-                make=lambda _: api.lora.load(model=model, deployment=deployment),
+                make=lambda: api.lora.load(model=model, deployment=deployment),
                 remove=lambda: api.lora.unload(loaded.found.name.rpartition("/")[2]),
                 state=loaded_state,
                 remedies=_ADDONS,

@@ -64,7 +64,7 @@ class Resource:
     what: str
     find: Callable[[], Awaitable[Any]]
     """Looks it up by its name; None where it is not there."""
-    make: Callable[[AdapterFacts], Awaitable[object]]
+    make: Callable[[], Awaitable[object]]
     """Creates it; called where it is not found, again after a transient error."""
     remove: Callable[[], Awaitable[object]] | None = None
     """Removes it; None: it goes with another one, or stays."""

@@ -62,13 +62,13 @@ class HuggingFaceHost:
 
         token = key_of(_KEY, "Make a token that may write, and set it in .env.")
         hub: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
-        repository = f"{self.place}/{record.remote_name}"
-        name = f"gavel-s{record.step}-{record.remote_name.rpartition('-')[2]}"  # of at most 32 characters
+        adapter, repository = record.adapter, f"{self.place}/{record.remote_name}"
+        name = f"gavel-s{adapter.step}-{record.remote_name.rpartition('-')[2]}"  # of at most 32 characters
 
         async def find_repository() -> bool | None:
             return await to_thread(hub.repo_exists, repository) or None
 
-        def make_endpoint(adapter: AdapterFacts) -> None:
+        def make_endpoint() -> None:
             report(f"{name} runs on {self._find_machine(hub)}")
             files = [*(file.name for file in adapter.files()), CARD]
             commit = hub.upload_folder(  # the same files make no second commit
@@ -114,14 +114,14 @@ class HuggingFaceHost:
         endpoint = Resource(
             f"the endpoint {name}",
             find=lambda: unless_gone(partial(to_thread, hub.get_inference_endpoint, name, namespace=self.place)),
-            make=lambda adapter: to_thread(make_endpoint, adapter),
+            make=lambda: to_thread(make_endpoint),
             remove=lambda: to_thread(hub.delete_inference_endpoint, name, namespace=self.place),
             state=state,
         )
         private = Resource(
             f"the repository {repository}",
             find_repository,
-            make=lambda _: to_thread(hub.create_repo, repository, private=True),
+            make=lambda: to_thread(hub.create_repo, repository, private=True),
             remove=lambda: to_thread(hub.delete_repo, repository),
         )
         yield Plan([private, endpoint], lambda: (f"{endpoint.found.url}/v1", record.remote_name))

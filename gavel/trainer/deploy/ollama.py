@@ -68,11 +68,10 @@ class OllamaHost:
             report(f"sending {file.name}")
             return await server.create_blob(file)
 
-        async def make(adapter: AdapterFacts) -> None:
-            report(f"merging step {adapter.step} into its base")
-            await asyncio.to_thread(
-                export_run, record.path.parents[1], "merged", step=adapter.step, out=record.directory
-            )
+        async def make() -> None:
+            run, step = record.path.parents[1], record.adapter.step
+            report(f"merging step {step} into its base")
+            await asyncio.to_thread(export_run, run, "merged", step=step, out=record.directory)
             _check_architecture(record.directory, name)
             kinds = (".safetensors", ".json", ".model")
             read = [file for file in sorted(record.directory.iterdir()) if file.suffix in kinds]

@@ -153,7 +153,7 @@ def _is_plain(message: Mapping[str, Any]) -> bool:
 async def _ask(
     client: AsyncOpenAI, deployment: Deployment, local: "LocalPolicy", messages: Any, *, logprobs: bool = True
 ) -> _Answer:
-    extra: dict[str, Any] = dict(_UNCUT) if deployment.record.host in _VLLM_HOSTS else {}
+    extra: dict[str, Any] = dict(_UNCUT) if deployment.host.name in _VLLM_HOSTS else {}
     if local.chat_template_kwargs:
         extra["chat_template_kwargs"] = local.chat_template_kwargs
     create: Any = partial(client.chat.completions.create, max_tokens=_TOKENS, temperature=1.0, top_p=1.0)

@@ -66,11 +66,12 @@ class TogetherHost:
     @asynccontextmanager
     async def plan(self, record: DeploymentRecord, report: Report) -> AsyncGenerator[Plan]:
         package, key, name = sdk("together"), key_of(_KEY), record.remote_name
+        adapter = record.adapter
         project = key_of("TOGETHER_PROJECT_ID", "Set it in .env (`tg whoami` prints the project).")
         async with package.AsyncTogether(api_key=key, project_id=project, max_retries=0) as client:
             api = client.endpoints
 
-            async def make_model(adapter: AdapterFacts) -> None:
+            async def make_model() -> None:
                 base_id, _ = await _find_profile(client, adapter)
                 await client.models.create(
                     name=name, base_model_id=base_id, description="LoRA trained with Gavel", type="adapter"
@@ -85,7 +86,7 @@ class TogetherHost:
             async def find_deployment() -> Any:
                 return endpoint.found and await _named(api.deployments.list(endpoint.found.id), name)
 
-            async def make_deployment(adapter: AdapterFacts) -> None:
+            async def make_deployment() -> None:
                 _, profile = await _find_profile(client, adapter)
                 record.save(price=await _price(client, profile))
                 report(self.costs(record))
@@ -113,7 +114,7 @@ class TogetherHost:
                 listed = await api.adapters.list(endpoint_id=endpoint.found.id, deployment_id=deployment.found.id)
                 return next((each for each in listed.data or () if each.adapter_model_id == model.found.id), None)
 
-            async def attach(_: AdapterFacts) -> None:
+            async def attach() -> None:
                 where = {"endpoint_id": endpoint.found.id, "deployment_id": deployment.found.id}
                 ids = {"adapter_model_id": model.found.id, "adapter_revision_id": revision.found.revision_id}
                 await api.adapters.create(**ids, **where)
@@ -142,19 +143,19 @@ class TogetherHost:
             revision = Resource(
                 "the uploaded adapter",
                 find=find_revision,
-                make=lambda adapter: _upload(self, client, adapter.files(), model.found.id),
+                make=lambda: _upload(self, client, adapter.files(), model.found.id),
                 state=_validity,
             )
             endpoint = Resource(
                 f"the endpoint {name}",
                 find=find_endpoint,
-                make=lambda _: api.create(name=name, visibility="VISIBILITY_PRIVATE"),
+                make=lambda: api.create(name=name, visibility="VISIBILITY_PRIVATE"),
                 remove=lambda: api.delete(endpoint.found.id),
             )
             deployment = Resource(f"the deployment {name}", find_deployment, make_deployment, remove_deployment)
             attached = Resource("the attached adapter", find_attached, attach)
-            routed = Resource("the traffic", find_routed, lambda _: route(deployment.found.id), remove=route)
-            running = Resource("the replica", find_running, lambda _: scale(1), state=_replica_state)
+            routed = Resource("the traffic", find_routed, lambda: route(deployment.found.id), remove=route)
+            running = Resource("the replica", find_running, lambda: scale(1), state=_replica_state)
             loaded = Resource("the loaded adapter", find_attached, attach, state=_adapter_state)
             yield Plan(
                 [model, revision, endpoint, deployment, attached, routed, running, loaded],

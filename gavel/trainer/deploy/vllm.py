@@ -52,7 +52,16 @@ class VllmHost:
 
     @asynccontextmanager
     async def plan(self, record: DeploymentRecord, report: Report) -> AsyncGenerator[Plan]:
-        name, remedies = record.remote_name, dict[int, str]()
+        name, adapter = record.remote_name, record.adapter
+        body: dict[str, Any] = {"lora_name": name, "lora_path": self._seen(record.directory)}
+        start = f"vllm serve BASE --enable-lora --max-lora-rank {server_rank(adapter)}"
+        if "experts" in adapter.special:
+            body["is_3d_lora_weight"] = True  # as PEFT stacks them
+            start += " --enable-mixed-moe-lora-format"
+        remedy = (
+            f"Start it as {start}, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True. It must see {record.directory} as "
+            f"{body['lora_path']}: mount it there, or --set path_map=HERE=THERE."
+        )
         headers = {"Authorization": f"Bearer {key_of(self.key_variable)}"} if self.key_variable else {}
         no_proxy = is_on_this_machine(self._url)
         async with httpx.AsyncClient(
@@ -65,18 +74,8 @@ class VllmHost:
             async def find() -> Any:
                 return (await self._served(client)).get(name)
 
-            async def load(adapter: AdapterFacts) -> None:
+            async def load() -> None:
                 self._check_base(adapter, await self._served(client))
-                body: dict[str, Any] = {"lora_name": name, "lora_path": self._seen(record.directory)}
-                start = f"vllm serve BASE --enable-lora --max-lora-rank {server_rank(adapter)}"
-                if "experts" in adapter.special:
-                    body["is_3d_lora_weight"] = True  # as PEFT stacks them
-                    start += " --enable-mixed-moe-lora-format"
-                remedy = (
-                    f"Start it as {start}, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True. It must see {record.directory} "
-                    f"as {body['lora_path']}: mount it there, or --set path_map=HERE=THERE."
-                )
-                remedies.update(dict.fromkeys((400, 404, 405, 500), remedy))
                 record.directory.mkdir(parents=True, exist_ok=True)
                 for file in adapter.files():  # vLLM reads them again at times, and a checkpoint may be deleted
                     with replacing(record.directory / file.name) as unfinished:
@@ -86,8 +85,9 @@ class VllmHost:
             async def unload() -> None:
                 await post("/v1/unload_lora_adapter", {"lora_name": name})
 
-            adapter = Resource(f"{name} at {self._url}", find, load, unload, remedies=remedies)
-            yield Plan([adapter], lambda: (f"{self._url}/v1", name))
+            remedies = dict.fromkeys((400, 404, 405, 500), remedy)
+            loaded = Resource(f"{name} at {self._url}", find, load, unload, remedies=remedies)
+            yield Plan([loaded], lambda: (f"{self._url}/v1", name))
 
     def costs(self, record: DeploymentRecord) -> str:
         return f"vLLM at {self._url}: the server, which is yours to stop, costs what its machine costs"

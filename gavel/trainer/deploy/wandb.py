@@ -61,14 +61,15 @@ class WandbHost:
 
     @asynccontextmanager
     async def plan(self, record: DeploymentRecord, report: Report) -> AsyncGenerator[Plan]:
-        artifact, alias = f"{self.place}/{record.remote_name}:step{record.step}", f"step{record.step}"
+        adapter, alias = record.adapter, f"step{record.adapter.step}"
+        artifact = f"{self.place}/{record.remote_name}:{alias}"
 
         def api() -> Any:
             import wandb
 
             return wandb.Api(overrides=self._project, timeout=60)
 
-        def log(adapter: AdapterFacts) -> None:
+        def log() -> None:
             import wandb
 
             base = {"wandb.base_model": self._base or adapter.base_model}
@@ -95,7 +96,7 @@ class WandbHost:
         resource = Resource(
             artifact,
             find=lambda: self._call(lambda: api().artifact_exists(artifact, type="lora") or None),
-            make=lambda adapter: self._call(lambda: log(adapter)),
+            make=lambda: self._call(log),
             remove=lambda: self._call(lambda: api().artifact(artifact, type="lora").delete(delete_aliases=True)),
         )
         yield Plan([resource], lambda: (_INFERENCE, f"wandb-artifact:///{artifact}"))

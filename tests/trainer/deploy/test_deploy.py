@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def deployment(run: Path, base_url: str) -> Deployment:
-    record = open_record(run, host="vllm", address="vllm:http://x", adapter=facts_of(run, 12), options={})
+    record = open_record(run, address="vllm:http://x", adapter=facts_of(run, 12), options={})
     return Deployment(open_host("http://x"), record, base_url, "desk")
 
 

@@ -23,7 +23,7 @@ from tests.trainer.deploy.conftest import facts, write_adapter
 
 
 def opened(run: Path, adapter: AdapterFacts, **options: Any) -> DeploymentRecord:
-    return open_record(run, host="vllm", address="vllm:http://a", adapter=adapter, options=options)
+    return open_record(run, address="vllm:http://a", adapter=adapter, options=options)
 
 
 def test_names_are_the_same_at_every_attempt_and_differ_by_weights(run: Path, adapter: AdapterFacts) -> None:
