@@ -116,7 +116,7 @@ async def deploy(
             from gavel.trainer.deploy.smoke_test import smoke_test
 
             try:
-                proof = await smoke_test(deployment, run, adapter.step, adapter.directory, description, report)
+                proof = await smoke_test(deployment, description, report)
             except DeployError as error:
                 record.save(smoke_test=f"failed: {error.message}")
                 raise DeployError(error.message, f"{error.remedy} To remove it: gavel undeploy {record.id}") from error

@@ -13,7 +13,7 @@ that gives no log-probs nothing is told.
 import asyncio
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -29,8 +29,8 @@ from safetensors import SafetensorError
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import TokenSequence
-from gavel.trainer.deploy.host import Deployment, Report, retry
-from gavel.trainer.deploy.record import DeployError
+from gavel.trainer.deploy.host import GOES_ON, Deployment, Report, retry
+from gavel.trainer.deploy.record import AdapterFacts, DeployError
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
@@ -45,6 +45,8 @@ PROMPTS: tuple[list[dict[str, str]], ...] = (
 )
 _RECORDED = 3
 """Prompts of the run itself."""
+_OPENING = ("system", "user")
+_NO_TEMPLATE = "chat template"
 _TOKENS = 32
 _ENOUGH = 24
 """Tokens with log-probs below which nothing is told."""
@@ -68,7 +70,8 @@ _SAME = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    messages: Sequence[Mapping[str, Any]]
+    prompt_ids: list[int]
+    """As rendered here."""
     text: str
     tokens: list[str]
     """Their texts; empty where the host gives no log-probs."""
@@ -77,54 +80,45 @@ class _Answer:
     """The host's count of the prompt's tokens."""
 
 
-async def smoke_test(
-    deployment: Deployment, run: Path, step: int, adapter: Path, description: Mapping[str, Any], report: Report
-) -> str:
-    """Whether the deployment serves the adapter of a step of the run in a directory, in a sentence.
+async def smoke_test(deployment: Deployment, description: Mapping[str, Any], report: Report) -> str:
+    """Whether the deployment serves the adapter of its record, in a sentence.
 
     `description`: the run, as in model.json, whose base is loaded here. Raises `DeployError` if something else is
     served.
     """
     report("smoke test: loading the policy here …")
+    run = deployment.record.path.parents[1]
     try:
-        local = await asyncio.to_thread(LocalPolicy, description, dict(_candidates(run, step, adapter)))
+        local = await asyncio.to_thread(LocalPolicy, description, _candidates(run, deployment.record.adapter))
     except BaseModelError as error:
         return f"not run: {error.message}"
     try:
-        async with asyncio.timeout(_SECONDS):
-            finding = await _find(deployment, local, [*PROMPTS, *read_recorded_prompts(run)])
+        async with asyncio.timeout(_SECONDS), deployment.openai_client() as opened:
+            client = opened.with_options(max_retries=0, timeout=_REQUEST_SECONDS)
+            prompts = [*PROMPTS, *read_recorded_prompts(run)]
+            answers = [await _ask(client, deployment, local, messages) for messages in prompts]
+            finding = await asyncio.to_thread(_test_by_logprobs, local, answers)
     except TimeoutError as error:
         raise DeployError(f"the smoke test was not done after {_SECONDS:.0f} s", "Deploy again.") from error
     if finding.served is False:
+        template = next((each for each in answers if each.prompt_tokens not in (None, len(each.prompt_ids))), None)
+        why = template and (
+            f"; it renders a prompt of {len(template.prompt_ids)} tokens as {template.prompt_tokens}, "
+            "by another template"
+        )
         raise DeployError(
-            f"the deployment {deployment.id} fails its smoke test: {finding.said}",
+            f"the deployment {deployment.id} fails its smoke test: {finding.said}{why or ''}",
             f"Look at what the host loaded as {deployment.model_id}.",
         )
     return finding.said
 
 
-def _candidates(run: Path, step: int, adapter: Path) -> Iterator[tuple[str, Path]]:
+def _candidates(run: Path, adapter: AdapterFacts) -> dict[str, Path]:
     """The step itself, and those kept next to it."""
-    yield f"step {step}", adapter
     checkpoints = Checkpoints(run / "checkpoints")
-    others = [other for other in checkpoints.steps() if other != step and checkpoints.is_whole(other)]
-    for other in sorted(others, key=lambda other: abs(other - step))[:_OTHER_STEPS]:
-        yield f"step {other}", checkpoints.path(other)
-
-
-async def _find(
-    deployment: Deployment, local: "LocalPolicy", prompts: Sequence[Sequence[Mapping[str, Any]]]
-) -> "Finding":
-    async with deployment.openai_client().with_options(max_retries=0, timeout=_REQUEST_SECONDS) as client:
-        sampled = [await _ask(client, deployment, local, messages) for messages in prompts]
-    finding = await asyncio.to_thread(_test_by_logprobs, local, sampled)
-    if finding.served is False:
-        for answer in sampled:
-            ids = local.prompt_ids(answer.messages)
-            if answer.prompt_tokens not in (None, len(ids)):
-                said = f"; it renders a prompt of {len(ids)} tokens as {answer.prompt_tokens}, by another template"
-                return Finding(False, finding.said + said)
-    return finding
+    others = [step for step in checkpoints.steps() if step != adapter.step and checkpoints.is_whole(step)]
+    near = sorted(others, key=lambda step: abs(step - adapter.step))[:_OTHER_STEPS]
+    return {f"step {adapter.step}": adapter.directory, **{f"step {step}": checkpoints.path(step) for step in near}}
 
 
 def read_recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:
@@ -134,9 +128,8 @@ def read_recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:
     try:
         for group in TrajectoryStore(files[-1]).read() if files else ():
             messages = group.trajectories[0].messages() if group.trajectories else []
-            opening = [
-                {"role": each["role"], "content": each.get("content")} for each in takewhile(_is_plain, messages)
-            ]
+            plain = takewhile(lambda each: each["role"] in _OPENING and isinstance(each.get("content"), str), messages)
+            opening = [{"role": each["role"], "content": each.get("content")} for each in plain]
             if opening and opening[-1]["role"] == "user" and opening not in found:
                 found.append(opening)
             if len(found) == _RECORDED:
@@ -146,51 +139,43 @@ def read_recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:
     return found
 
 
-def _is_plain(message: Mapping[str, Any]) -> bool:
-    return message["role"] in ("system", "user") and isinstance(message.get("content"), str)
-
-
-async def _ask(
-    client: AsyncOpenAI, deployment: Deployment, local: "LocalPolicy", messages: Any, *, logprobs: bool = True
-) -> _Answer:
+async def _ask(client: AsyncOpenAI, deployment: Deployment, local: "LocalPolicy", messages: Any) -> _Answer:
     extra: dict[str, Any] = dict(_UNCUT) if deployment.host.name in _VLLM_HOSTS else {}
     if local.chat_template_kwargs:
         extra["chat_template_kwargs"] = local.chat_template_kwargs
-    create: Any = partial(client.chat.completions.create, max_tokens=_TOKENS, temperature=1.0, top_p=1.0)
-    if logprobs:
-        create = partial(create, logprobs=True)
-    create = partial(create, model=deployment.model_id, messages=messages, extra_body=extra or None)
+    asked: Any = {"model": deployment.model_id, "messages": messages, "extra_body": extra or None}
+    create: Any = partial(client.chat.completions.create, max_tokens=_TOKENS, temperature=1.0, top_p=1.0, **asked)
     try:
-        reply: ChatCompletion = await retry(create, patience=_PATIENCE)
+        try:
+            reply: ChatCompletion = await retry(partial(create, logprobs=True), patience=_PATIENCE)
+        except openai.BadRequestError as error:
+            if _NO_TEMPLATE in str(error):
+                raise
+            reply = await retry(create, patience=_PATIENCE)  # it gives no log-probs
     except openai.OpenAIError as error:
-        has_no_template = "chat template" in str(error)
-        if isinstance(error, openai.BadRequestError) and logprobs and not has_no_template:
-            return await _ask(client, deployment, local, messages, logprobs=False)
         raise DeployError(
             f"the deployment {deployment.id} does not answer the smoke test: {str(error).splitlines()[0]}",
             "The base's tokenizer has no chat template: start the server with --chat-template FILE."
-            if has_no_template
-            else "Give the same command again; it goes on where it was.",
+            if _NO_TEMPLATE in str(error)
+            else f"Give the same command again. {GOES_ON}",
         ) from error
+    prompt_ids = local.prompt_ids(messages)
     if not reply.choices:
-        return _Answer(messages, "", [], [], None)
+        return _Answer(prompt_ids, "", [], [], None)
     choice = reply.choices[0]
     entries = (choice.logprobs.content if choice.logprobs else None) or []
     tokens, given = [entry.token for entry in entries], [entry.logprob for entry in entries]
-    return _Answer(messages, choice.message.content or "", tokens, given, reply.usage and reply.usage.prompt_tokens)
+    return _Answer(prompt_ids, choice.message.content or "", tokens, given, reply.usage and reply.usage.prompt_tokens)
 
 
 def _test_by_logprobs(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding":
     host: list[float] = []
     said: dict[str, list[float]] = {name: [] for name in local.candidates}
     for answer in answers:
-        ids = local.token_ids(answer.tokens)
-        if not ids:
-            continue
-        host += answer.logprobs[: len(ids)]
-        prompt = local.prompt_ids(answer.messages)
-        for name in local.candidates:
-            said[name] += local.logprobs(name, prompt, ids)
+        if ids := local.token_ids(answer.tokens):
+            host += answer.logprobs[: len(ids)]
+            for name in local.candidates:
+                said[name] += local.logprobs(name, answer.prompt_ids, ids)
     if not host and not any(answer.text.strip() for answer in answers):
         return Finding(False, f"it answers {len(answers)} prompts with nothing")
     if len(host) < _ENOUGH:

@@ -85,8 +85,8 @@ class VllmHost:
             async def unload() -> None:
                 await post("/v1/unload_lora_adapter", {"lora_name": name})
 
-            remedies = dict.fromkeys((400, 404, 405, 500), remedy)
-            loaded = Resource(f"{name} at {self._url}", find, load, unload, remedies=remedies)
+            refused: dict[int, str] = dict.fromkeys((400, 404, 405, 500), remedy)
+            loaded = Resource(f"{name} at {self._url}", find, load, unload, remedies=refused)
             yield Plan([loaded], lambda: (f"{self._url}/v1", name))
 
     def costs(self, record: DeploymentRecord) -> str:

@@ -38,8 +38,7 @@ def deployment(run: Path, base_url: str) -> Deployment:
 
 async def proven(run: Path, base_url: str) -> str:
     description = read_description(run / "model.json")
-    served = deployment(run, base_url)
-    return await smoke_test(served, run, 12, facts_of(run, 12).directory, description, lambda line: None)
+    return await smoke_test(deployment(run, base_url), description, lambda line: None)
 
 
 @pytest.mark.slow
@@ -61,11 +60,9 @@ async def test_nothing_is_told_where_there_are_no_logprobs_and_no_answer_is_a_fa
 
 
 @pytest.mark.slow
-async def test_a_base_that_is_not_here_leaves_it_unproven_and_says_so(run: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "desk" / "clerk"
-    elsewhere.mkdir(parents=True)
-    served, adapter = deployment(run, "http://127.0.0.1:9/v1"), facts_of(run, 12).directory
-    told = await smoke_test(served, elsewhere, 12, adapter, {"base_model": "/no/such/model"}, lambda line: None)
+async def test_a_base_that_is_not_here_leaves_it_unproven_and_says_so(run: Path) -> None:
+    served = deployment(run, "http://127.0.0.1:9/v1")
+    told = await smoke_test(served, {"base_model": "/no/such/model"}, lambda line: None)
     assert told.startswith("not run: ")
 
 

@@ -376,7 +376,7 @@ async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found
         for model_id, found in ((other.model_id, "step 11"), (str(EMBEDDED_PATH), "the base without an adapter")):
             wrong = replace(deployment, model_id=model_id)
             with pytest.raises(DeployError, match=f"it serves {found}, not step 12"):
-                await smoke_test(wrong, run, 12, adapter.directory, description, print)
+                await smoke_test(wrong, description, print)
         await deployment.undeploy()
         assert (await look_up(deployment.host, deployment.record)).endswith("is not there")
         assert await look_up(other.host, other.record) == "serving"
