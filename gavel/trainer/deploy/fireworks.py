@@ -33,11 +33,9 @@ _KEY = "FIREWORKS_API_KEY"
 _API = "https://api.fireworks.ai"
 _RANKS = range(4, 65)
 _UPLOAD_SECONDS = 3600.0
-_CHUNK = 1 << 20
 _CHECK = f"Check {_KEY} and the account: the key must be of it. {GOES_ON}"
 _MISFIT = {400: "What Fireworks says does not fit must be changed in the run; nothing was deployed."}
 _QUOTA = "The quota of the account is reached: raise it or undeploy something, and give the same command again."
-_ADDONS = {400: "Does the deployment have addons enabled, and the same base?"}
 
 
 class FireworksHost:
@@ -116,7 +114,7 @@ class FireworksHost:
                 sizes = {file.name: str(file.stat().st_size) for file in adapter.files()}
                 places = await api.models.get_upload_endpoint(name, filename_to_size=sizes)
                 for file in adapter.files():
-                    await _put(file, places.filename_to_signed_urls[file.name], sizes[file.name])
+                    await asyncio.to_thread(_put, file, places.filename_to_signed_urls[file.name], sizes[file.name])
                 for warning in (await api.models.validate_upload(name)).warnings or ():
                     report(f"Fireworks: {warning}")
 
@@ -142,34 +140,19 @@ class FireworksHost:
                     **self._machine,
                 )
 
-            def deployment_state(found: Any) -> str:
-                if found.state == "FAILED":
-                    why = found.status.message if found.status else "it does not say why"
-                    raise DeployError(
-                        f"the deployment {in_deployment} failed: {why}", "Choose another accelerator=…, or undeploy it."
-                    )
-                return "" if found.state in ("READY", "UPDATING") else str(found.state)
-
             async def find_loaded() -> Any:
                 async for each in await api.lora.list(filter=f'model="{model}"'):
                     if each.model == model:
                         return each
                 return None
 
-            def loaded_state(found: Any) -> str:
-                if found.state == "STATE_UNSPECIFIED" and found.status and found.status.message:
-                    raise DeployError(
-                        f"Fireworks cannot load the adapter: {found.status.message}", "Undeploy it, and try again."
-                    )
-                return "" if found.state == "DEPLOYED" else str(found.state)
-
             loaded = Resource(
                 "the loaded adapter",
                 find_loaded,
                 make=lambda: api.lora.load(model=model, deployment=deployment),
                 remove=lambda: api.lora.unload(loaded.found.name.rpartition("/")[2]),
-                state=loaded_state,
-                remedies=_ADDONS,
+                state=_state,
+                remedies={400: "Does the deployment have addons enabled, and the same base?"},
             )
             resources = [
                 Resource(
@@ -185,7 +168,7 @@ class FireworksHost:
                     find_deployment,
                     make_deployment,
                     remove=None if self._shared else partial(api.deployments.delete, name, ignore_checks=True),
-                    state=deployment_state,
+                    state=_state,
                 ),
                 loaded,
             ]
@@ -211,13 +194,17 @@ def base_name(base_model: str) -> str:
     return f"accounts/fireworks/models/{name.replace('.', 'p')}"
 
 
-async def _put(file: Path, url: str, size: str) -> None:
-    async def content() -> AsyncGenerator[bytes]:
-        with file.open("rb") as stream:
-            while chunk := await asyncio.to_thread(stream.read, _CHUNK):
-                yield chunk
+def _state(found: Any) -> str:
+    why = found.status and found.status.message
+    if found.state == "FAILED" or (found.state == "STATE_UNSPECIFIED" and why):
+        raise DeployError(
+            f"Fireworks: {found.name} failed: {why or 'it does not say why'}",
+            "Choose another accelerator=… or deployment=…, or undeploy it and try again.",
+        )
+    return "" if found.state in ("READY", "UPDATING", "DEPLOYED") else str(found.state)
 
-    headers = {"Content-Type": "application/octet-stream", "Content-Length": size}
-    headers["x-goog-content-length-range"] = f"{size},{size}"
-    async with httpx.AsyncClient(timeout=_UPLOAD_SECONDS) as client:
-        (await client.put(url, content=content(), headers=headers)).raise_for_status()
+
+def _put(file: Path, url: str, size: str) -> None:
+    headers = {"Content-Type": "application/octet-stream", "x-goog-content-length-range": f"{size},{size}"}
+    with file.open("rb") as stream:
+        httpx.put(url, content=stream, headers=headers, timeout=_UPLOAD_SECONDS).raise_for_status()
