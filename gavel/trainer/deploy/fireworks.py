@@ -162,7 +162,12 @@ class FireworksHost:
                     remove=lambda: api.models.delete(name),
                     remedies=_MISFIT,
                 ),
-                Resource(f"the files of {name}", partial(unless_gone, find_files), upload, remedies=_MISFIT),
+                Resource(
+                    f"the upload of {adapter.size / 1e6:.1f} MB",
+                    partial(unless_gone, find_files),
+                    upload,
+                    remedies=_MISFIT,
+                ),
                 Resource(
                     f"the deployment {in_deployment}",
                     find_deployment,

@@ -24,7 +24,6 @@ import openai
 import torch
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion
-from safetensors import SafetensorError
 
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from gavel.trainer.config import LoraSettings, PolicySettings
@@ -89,15 +88,20 @@ async def smoke_test(deployment: Deployment, description: Mapping[str, Any], rep
     report("smoke test: loading the policy here …")
     run = deployment.record.path.parents[1]
     try:
-        local = await asyncio.to_thread(LocalPolicy, description, _candidates(run, deployment.record.adapter))
+        policy = await asyncio.to_thread(_load, description)
     except BaseModelError as error:
         return f"not run: {error.message}"
     try:
         async with asyncio.timeout(_SECONDS), deployment.openai_client() as opened:
             client = opened.with_options(max_retries=0, timeout=_REQUEST_SECONDS)
+            extra: dict[str, Any] = dict(_UNCUT) if deployment.host.name in _VLLM_HOSTS else {}
+            settings: Mapping[str, Any] = description.get("policy") or {}
+            if kwargs := settings.get("chat_template_kwargs"):
+                extra["chat_template_kwargs"] = kwargs
             prompts = [*PROMPTS, *read_recorded_prompts(run)]
-            answers = [await _ask(client, deployment, local, messages) for messages in prompts]
-            finding = await asyncio.to_thread(_test_by_logprobs, local, answers)
+            answers = [await _ask(client, deployment, policy, extra, messages) for messages in prompts]
+            candidates = _candidates(run, deployment.record.adapter)
+            finding = await asyncio.to_thread(_test_by_logprobs, policy, candidates, answers)
     except TimeoutError as error:
         raise DeployError(f"the smoke test was not done after {_SECONDS:.0f} s", "Deploy again.") from error
     if finding.served is False:
@@ -139,10 +143,7 @@ def read_recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:
     return found
 
 
-async def _ask(client: AsyncOpenAI, deployment: Deployment, local: "LocalPolicy", messages: Any) -> _Answer:
-    extra: dict[str, Any] = dict(_UNCUT) if deployment.host.name in _VLLM_HOSTS else {}
-    if local.chat_template_kwargs:
-        extra["chat_template_kwargs"] = local.chat_template_kwargs
+async def _ask(client: AsyncOpenAI, deployment: Deployment, policy: Policy, extra: object, messages: Any) -> _Answer:
     asked: Any = {"model": deployment.model_id, "messages": messages, "extra_body": extra or None}
     create: Any = partial(client.chat.completions.create, max_tokens=_TOKENS, temperature=1.0, top_p=1.0, **asked)
     try:
@@ -159,7 +160,7 @@ async def _ask(client: AsyncOpenAI, deployment: Deployment, local: "LocalPolicy"
             if _NO_TEMPLATE in str(error)
             else f"Give the same command again. {GOES_ON}",
         ) from error
-    prompt_ids = local.prompt_ids(messages)
+    prompt_ids = list(policy.renderer.render_ids(messages, tools=None, add_generation_prompt=True))
     if not reply.choices:
         return _Answer(prompt_ids, "", [], [], None)
     choice = reply.choices[0]
@@ -168,19 +169,37 @@ async def _ask(client: AsyncOpenAI, deployment: Deployment, local: "LocalPolicy"
     return _Answer(prompt_ids, choice.message.content or "", tokens, given, reply.usage and reply.usage.prompt_tokens)
 
 
-def _test_by_logprobs(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding":
+def _test_by_logprobs(policy: Policy, candidates: Mapping[str, Path], answers: Sequence[_Answer]) -> "Finding":
+    """Compares the host's log-probs of the tokens whose ids their texts tell, up to the first of several ids."""
+    decoded: list[str] = policy.tokenizer.batch_decode([[token_id] for token_id in range(len(policy.tokenizer))])
+    by_text: dict[str, int] = {}
+    for token_id, text in enumerate(decoded):
+        by_text[text] = -1 if text in by_text else token_id
     host: list[float] = []
-    said: dict[str, list[float]] = {name: [] for name in local.candidates}
+    sequences: list[TokenSequence] = []
     for answer in answers:
-        if ids := local.token_ids(answer.tokens):
-            host += answer.logprobs[: len(ids)]
-            for name in local.candidates:
-                said[name] += local.logprobs(name, answer.prompt_ids, ids)
+        reply = list(takewhile(lambda token_id: token_id >= 0, (by_text.get(text, -1) for text in answer.tokens)))
+        if reply:
+            host += answer.logprobs[: len(reply)]
+            sampled = [False] * len(answer.prompt_ids) + [True] * len(reply)
+            zeros, ones = [0.0] * len(sampled), [1.0] * len(sampled)
+            sequences.append(TokenSequence([*answer.prompt_ids, *reply], sampled, zeros, ones))
     if not host and not any(answer.text.strip() for answer in answers):
         return Finding(False, f"it answers {len(answers)} prompts with nothing")
     if len(host) < _ENOUGH:
         return Finding(None, f"the host gives {len(host)} log-probs, too few to tell what it serves")
-    return compare_logprobs(host, local.candidates[0], said)
+
+    def score() -> list[float]:
+        return [value.item() for sequence in sequences for value in trained_logprobs(policy, [sequence])]
+
+    said: dict[str, list[float]] = {}
+    with torch.no_grad():
+        for name, directory in candidates.items():
+            policy.load_adapter(directory)
+            said[name] = score()
+        with policy.with_weights(None):
+            said[BASE] = score()
+    return compare_logprobs(host, next(iter(candidates)), said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,50 +247,16 @@ def compare_logprobs(host: Sequence[float], ours: str, candidates: Mapping[str, 
     return Finding(True, f"it serves {ours}: {len(host)} log-probs are within {mean_off:.2g} nats on average")
 
 
-class LocalPolicy:
-    """The base with several adapters, each by a name; `BASE` is the base alone."""
-
-    def __init__(self, description: Mapping[str, Any], adapters: Mapping[str, Path]) -> None:
-        """`description` as in model.json. Raises `BaseModelError` when base or adapters cannot be loaded here."""
-        base_model = str(description["base_model"])
-        settings = PolicySettings.model_validate(description.get("policy") or {})
-        self._weights: dict[str, list[torch.Tensor] | None] = {}
-        try:
-            lora = LoraSettings.model_validate(description["lora"])
-            settings = settings.model_copy(update={"loader": "peft"})
-            self._policy = policy = Policy(base_model, lora, description.get("renderer"), settings)
-            for name, directory in adapters.items():
-                policy.load_adapter(directory)
-                self._weights[name] = [parameter.detach().clone() for parameter in policy.parameters()]
-        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError, torch.OutOfMemoryError) as error:
-            raise BaseModelError(
-                f"{base_model} cannot be loaded here: {str(error).splitlines()[0]}",
-                "Deploy from a machine that has it, or without the smoke test.",
-            ) from error
-        self._weights[BASE] = None
-        self.candidates = [*self._weights]
-        self.chat_template_kwargs = dict(settings.chat_template_kwargs)
-        self._by_text: dict[str, int] | None = None
-
-    def prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The tokens that a conversation is rendered as, up to the reply."""
-        given: Any = list(messages)
-        return list(self._policy.renderer.render_ids(given, tools=None, add_generation_prompt=True))
-
-    def token_ids(self, texts: Sequence[str]) -> list[int]:
-        """The ids of tokens that a host names by their texts, up to the first that several ids have."""
-        if self._by_text is None:
-            tokenizer = self._policy.tokenizer
-            decoded: list[str] = tokenizer.batch_decode([[id_] for id_ in range(len(tokenizer))])
-            self._by_text = {}
-            for token_id, text in enumerate(decoded):
-                self._by_text[text] = -1 if text in self._by_text else token_id
-        return list(takewhile(lambda token_id: token_id >= 0, (self._by_text.get(text, -1) for text in texts)))
-
-    def logprobs(self, candidate: str, prompt_ids: Sequence[int], reply_ids: Sequence[int]) -> list[float]:
-        """`candidate`'s log-probs of a reply's tokens after the prompt. `[T]`, nats"""
-        ids = [*prompt_ids, *reply_ids]
-        sampled = [at >= len(prompt_ids) for at in range(len(ids))]
-        sequence = TokenSequence(ids, sampled, [0.0] * len(ids), [1.0] * len(ids))
-        with self._policy.with_weights(self._weights[candidate]), torch.no_grad():
-            return [value.item() for value in trained_logprobs(self._policy, [sequence])]
+def _load(description: Mapping[str, Any]) -> Policy:
+    """`description` as in model.json. Raises `BaseModelError` when the base cannot be loaded here."""
+    base_model = str(description["base_model"])
+    try:
+        settings = PolicySettings.model_validate({**(description.get("policy") or {}), "loader": "peft"})
+        return Policy(
+            base_model, LoraSettings.model_validate(description["lora"]), description.get("renderer"), settings
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, torch.OutOfMemoryError) as error:
+        raise BaseModelError(
+            f"{base_model} cannot be loaded here: {str(error).splitlines()[0]}",
+            "Deploy from a machine that has it, or without the smoke test.",
+        ) from error

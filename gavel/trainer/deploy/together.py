@@ -141,7 +141,7 @@ class TogetherHost:
                 remove=lambda: client.models.delete(model.found.id),
             )
             revision = Resource(
-                "the uploaded adapter",
+                f"the upload of {adapter.size / 1e6:.1f} MB",
                 find=find_revision,
                 make=lambda: _upload(self, client, adapter.files(), model.found.id),
                 state=_validity,

@@ -164,20 +164,24 @@ async def test_a_large_file_goes_in_parts_and_again_after_it_was_cut(together, r
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("address", "wrong", "words"),
     [
-        ("validation", "rank 256 exceeds the maximum of 64"),
-        ("load", "embed_tokens is not supported"),
-        ("end", "no capacity in any region"),
-        ("without_adapters", "without adapters"),
+        ("together", "validation", "rank 256 exceeds the maximum of 64"),
+        ("together", "load", "embed_tokens is not supported"),
+        ("together", "end", "no capacity in any region"),
+        ("together", "without_adapters", "without adapters"),
+        (HUGGING_FACE, "fails_with", "FAILED"),
     ],
 )
-async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(together, run, adapter, wrong, words):
-    setattr(together, wrong, "FAILED")
-    with pytest.raises(DeployError, match=words):
-        await put("together", run, adapter)
-    await undeploy(read_records(run)[0])
-    assert together.left() == 0
+async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(address, wrong, words, run, adapter, monkeypatch):
+    with HOSTS[address.partition(":")[0]]() as target:
+        ask_at_once(monkeypatch, target.environment)
+        setattr(target.servers[-1], wrong, "FAILED")
+        with pytest.raises(DeployError, match=words) as failure:
+            await put(address, run, adapter)
+        assert wrong == "without_adapters" or "gavel undeploy" in failure.value.remedy
+        await undeploy(read_records(run)[0])
+        assert target.left() == 0
 
 
 async def test_a_slow_host_is_waited_for_until_the_deadline(together, run, adapter):
@@ -213,16 +217,6 @@ async def test_a_deployment_that_is_there_is_used_and_stays(fireworks, run, adap
     assert fireworks.deployments["mine"]["state"] == "READY"
 
 
-async def test_a_deployment_that_was_deleted_is_taken_up_again(fireworks, run, adapter):
-    fireworks.fail("POST /v1/accounts/desk/deployedModels", 400, message="no addons")
-    with pytest.raises(DeployError, match="no addons"):
-        await put(FIREWORKS, run, adapter)
-    await undeploy(read_records(run)[0])
-    assert fireworks.left() == 0
-    again = await put(FIREWORKS, run, adapter)
-    assert fireworks.deployments[again.record.remote_name]["state"] == "READY"
-
-
 @pytest.mark.parametrize("gated", [False, True])
 async def test_an_adapter_is_published_and_its_commit_served(hugging_face, run, adapter, gated):
     hub, endpoints = hugging_face
@@ -246,16 +240,6 @@ async def test_an_adapter_is_published_and_its_commit_served(hugging_face, run, 
     assert deployment.model_id == name
     assert await look_up(deployment.host, deployment.record) == "serving"
     assert any("0.8 USD an hour" in line for line in lines)
-
-
-async def test_an_endpoint_that_fails_is_told_and_removed(hugging_face, run, adapter):
-    hub, endpoints = hugging_face
-    endpoints.fails_with = "the image cannot be pulled"
-    with pytest.raises(DeployError, match="cannot be pulled") as failure:
-        await put(HUGGING_FACE, run, adapter)
-    assert "gavel undeploy" in failure.value.remedy
-    await undeploy(read_records(run)[0])
-    assert not endpoints.endpoints | hub.repositories
 
 
 @pytest.mark.slow
