@@ -271,6 +271,7 @@ def deploy(
     need_extra("train", "gavel deploy")
     from gavel.trainer.deploy.deploy import deploy as serve
     from gavel.trainer.deploy.deploy import exported_facts, facts_of_run
+    from gavel.trainer.deploy.host import tell_costs
 
     options = read_pairs("--set", settings or ())
     if backend_url is None:
@@ -292,7 +293,7 @@ def deploy(
     told = {"report": partial(typer.echo, err=True), "description": description if smoke_test else None}
     deployed = asyncio.run(serve(directory, adapter, host, deadline=deadline, options=options, **told))
     typer.echo(f"{deployed.id}  {deployed.base_url}  {deployed.model_id}")
-    typer.echo(deployed.stop_hint, err=True)
+    typer.echo(tell_costs(deployed.host, deployed.record), err=True)
 
 
 def undeploy(

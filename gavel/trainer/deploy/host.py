@@ -124,11 +124,6 @@ class Deployment:
         """Id of its record, which `gavel undeploy` takes."""
         return self.record.id
 
-    @property
-    def stop_hint(self) -> str:
-        """A sentence that states the cost and how to stop it."""
-        return tell_costs(self.host, self.record)
-
     def openai_client(self) -> AsyncOpenAI:
         """A client of the endpoint; its key is read from the environment now. Raises `DeployError` without one."""
         key = key_of(self.host.key_variable) if self.host.key_variable else "none"  # the openai package wants one

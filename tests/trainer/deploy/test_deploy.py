@@ -21,7 +21,7 @@ from gavel.trainer.deploy.vllm import open_host
 from gavel.trainer.runs.run_directory import read_description
 from tests.fake_server import Answer, Call, FakeServer
 from tests.trainer.conftest import a_model, registered
-from tests.trainer.deploy.targets import HOSTS, ask_at_once
+from tests.trainer.deploy.targets import ask_at_once, target_of
 from tests.trainer.deploy.trained_run import LORA, facts_of, make_run, served_step
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
@@ -102,7 +102,7 @@ async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(ru
     run = Path(shutil.copytree(run, tmp_path / "runs" / "desk" / "clerk"))
     facts = replace(facts_of(run, 12), base_model="Qwen/Qwen3-8B")
     description = read_description(run / "model.json")
-    with HOSTS["fireworks"]() as target, served_step(run, step) as endpoint:
+    with target_of("fireworks") as target, served_step(run, step) as endpoint:
         ask_at_once(monkeypatch, target.environment)
         (server,) = target.servers
         respond, chat = server.respond, f"{endpoint.base_url}/chat/completions"

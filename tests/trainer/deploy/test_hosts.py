@@ -30,7 +30,7 @@ from tests.trainer.deploy.fakes.together import BASE
 from tests.trainer.deploy.fakes.vllm import BASE as VLLM_BASE
 from tests.trainer.deploy.fakes.vllm import FakeVllm
 from tests.trainer.deploy.fakes.wandb import manifest_of
-from tests.trainer.deploy.targets import HOSTS, ask_at_once
+from tests.trainer.deploy.targets import ask_at_once, target_of
 from tests.trainer.deploy.trained_run import LORA, facts_of, make_run
 
 ALL = ["model", "revision", "endpoint", "deployment", "adapter"]
@@ -39,7 +39,7 @@ FIREWORKS, HUGGING_FACE, WANDB = f"fireworks:{ACCOUNT}", "huggingface:desk", "wa
 
 @contextmanager
 def opened(host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    with HOSTS[host]() as target:
+    with target_of(host) as target:
         ask_at_once(monkeypatch, target.environment)
         yield target.servers
 
@@ -174,7 +174,7 @@ async def test_a_large_file_goes_in_parts_and_again_after_it_was_cut(together, r
     ],
 )
 async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(address, wrong, words, run, adapter, monkeypatch):
-    with HOSTS[address.partition(":")[0]]() as target:
+    with target_of(address.partition(":")[0]) as target:
         ask_at_once(monkeypatch, target.environment)
         setattr(target.servers[-1], wrong, "FAILED")
         with pytest.raises(DeployError, match=words) as failure:
