@@ -25,6 +25,7 @@ PAUSE = 5.0
 """Seconds between two looks at what a host does in its own time."""
 Step = int | Literal["latest", "best"]
 _REMOVAL_SECONDS = 900.0
+_ABSENT = "not there"
 
 
 def facts_of_run(run: Path, step: Step, best_by: str = BEST_BY) -> AdapterFacts:
@@ -172,6 +173,8 @@ async def _make(host: DeployHost, resource: Resource, record: DeploymentRecord, 
     await ask(host, f"{resource.what} cannot be made", find_or_make, resource.remedies)
     told = ""
     while state := await _look(host, resource):
+        if state == _ABSENT and told not in ("", _ABSENT):
+            raise DeployError(f"{resource.what} is gone, or has stopped", "The same command makes or starts it again.")
         if state != told:
             report(f"waiting for {resource.what}: {state}")
             told = state
@@ -183,7 +186,7 @@ async def _look(host: DeployHost, resource: Resource) -> str:
 
     async def look() -> str:
         resource.found = await resource.find()
-        return "not there" if resource.found is None else resource.state(resource.found)
+        return _ABSENT if resource.found is None else resource.state(resource.found)
 
     return await ask(host, f"{resource.what} cannot be looked up", look, resource.remedies)
 

@@ -194,6 +194,16 @@ async def test_a_slow_host_is_waited_for_until_the_deadline(together, run, adapt
     assert together.made == ALL
 
 
+async def test_what_stops_while_it_is_waited_for_is_told_and_started_again(together, run, adapter):
+    together.looks, together.end = 6, "STOPPED"
+    with pytest.raises(DeployError, match="has stopped") as told:
+        await put("together", run, adapter)
+    assert "same command" in told.value.remedy
+    together.end = "READY"
+    await put("together", run, adapter)
+    assert together.made == ALL
+
+
 async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(fireworks, run, adapter):
     deployment = await put(FIREWORKS, run, adapter)
     name = deployment.record.remote_name
