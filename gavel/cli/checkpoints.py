@@ -255,6 +255,7 @@ def deploy(
     need_extra("train", "gavel deploy")
     from gavel.trainer.deploy.deploy import deploy as serve
     from gavel.trainer.deploy.deploy import exported_facts, facts_of_run
+    from gavel.trainer.deploy.host import tell_costs
 
     options = read_pairs("--set", settings or ())
 
@@ -277,7 +278,7 @@ def deploy(
     told = {"report": partial(typer.echo, err=True), "description": description if smoke_test else None}
     deployed = asyncio.run(serve(directory, adapter, host, deadline=deadline, options=options, **told))
     typer.echo(f"{deployed.id}  {deployed.base_url}  {deployed.model_id}")
-    typer.echo(deployed.stop_hint, err=True)
+    typer.echo(tell_costs(deployed.host, deployed.record), err=True)
 
 
 def undeploy(
@@ -291,7 +292,7 @@ def undeploy(
     from gavel.trainer.deploy.record import find_records
 
     failed: list[tuple[str, GavelError]] = []
-    for record in find_records(runs_root(), deployment, by_id=True):
+    for record in find_records(runs_root(), deployment):
         try:
             asyncio.run(remove(record, report=typer.echo))
         except GavelError as error:
@@ -302,13 +303,14 @@ def undeploy(
 
 
 def deployments(
-    run: Annotated[str | None, typer.Argument(help="Of this run alone. Default: of all runs.")] = None,
+    run: Annotated[str | None, typer.Argument(help="Of this run or id alone. Default: of all runs.")] = None,
     status: Annotated[bool, typer.Option("--status", help="Ask each host what it serves now.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Those that were removed, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as a JSON list.")] = False,
 ) -> None:
     """List deployments with their state, their smoke test, and what they cost."""
-    from gavel.trainer.deploy.host import explain_errors, open_host
+    from gavel.trainer.deploy.deploy import look_up
+    from gavel.trainer.deploy.host import open_host, tell_costs
     from gavel.trainer.deploy.record import find_records
 
     found = [record for record in find_records(runs_root(), run) if everything or record.state != "undeployed"]
@@ -326,13 +328,11 @@ def deployments(
         try:
             host = open_host(record.address, **record.options)
             if record.state != "undeployed":
-                costs.append(f"{record.id}: {host.costs(record)}")
-            if status and record.state != "undeployed":
-                with explain_errors(host):
-                    state = f"{state}, {asyncio.run(host.status(record))}"
+                costs.append(f"{record.id}: {tell_costs(host, record)}")
+                state = f"{state}, {asyncio.run(look_up(host, record))}" if status else state
         except GavelError as error:
             state = f"{state}, {error.message}"
-        name = f"{record.project}/{record.model}@{record.step}"
+        name = f"{record.adapter.project}/{record.adapter.name}@{record.adapter.step}"
         model = str(record.deployed.get("model_id", "–"))
         rows.append((record.id, name, state, model, record.smoke_test or "–"))
     print_table(console, ("deployment", "run", "state", "model", "smoke test"), rows)

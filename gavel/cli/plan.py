@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gavel.trainer.memory.plan import Device, MemoryPlan
 
 FLAGS = [
-    *run_flags("lora", "--group-size", "--max-staleness", "--max-context", "--engine", "--micro-batch-tokens"),
+    *run_flags("lora", "--max-staleness", "--max-context", "--engine", "--micro-batch-tokens"),
     *run_flags("--gradient-checkpointing", "--nproc", "--shard-base"),
 ]
 _MODEL = Flag("model.base_model", "MODEL")
@@ -93,9 +93,7 @@ def _print(console: Console, plan: "MemoryPlan") -> None:
         "all at once": plan.needed,
     }
     print_table(console, ("", "GiB"), [(what, gib(count)) for what, count in needs.items()], right=("GiB",))
-    each, logits = gib(plan.cache_per_conversation), gib(plan.all_logits)
-    say(console, f"\nA conversation's cache: {each} GiB. Logits are computed in tiles, never {logits} GiB.")
-    say(console, f"A group of {plan.group_size} that shares half of its context: {plan.largest_group:,} unique tokens.")
+    say(console, f"\nA conversation's cache: {gib(plan.cache_per_conversation)} GiB.")
     if plan.fits:
         how = f"{'with' if plan.checkpointing else 'without'} checkpointing"
         smaller = f"; passes of up to {plan.whole_pass_tokens:,} without" if plan.whole_pass_tokens else ""

@@ -14,17 +14,16 @@ a tensor's values (`bool`, `item`, `torch.equal`) is answered with 1, so that co
 usual way.
 """
 
-import os
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 GIB = 2**30
-_MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -54,10 +53,7 @@ class DeviceMemory:
 
 
 def _free_ram() -> int:
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if _MEMINFO.exists():  # which counts what the system keeps of files and gives back when asked
-        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
-        available = int(lines["MemAvailable"].split()[0]) * 1024
+    available = psutil.virtual_memory().available
     limit, used = (_number(_CGROUP / name) for name in ("memory.max", "memory.current"))
     return available if limit is None or used is None else max(0, min(available, limit - used))
 

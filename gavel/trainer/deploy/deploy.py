@@ -1,4 +1,4 @@
-"""Deploys a step of a run: its checkpoint, the host's check, the record, the host, the smoke test.
+"""Deploys a step of a run: its checkpoint, the host's check, the record, the host's resources, the smoke test.
 
 Nothing is sent to a host before its `check` is passed and the record can be written. The same call goes on after a
 crash.
@@ -6,12 +6,13 @@ crash.
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from gavel.trainer.backends.protocol import Backend
-from gavel.trainer.deploy.host import DeployHost, Deployment, Report, explain_errors, open_host
+from gavel.trainer.deploy.host import DeployHost, Deployment, Report, Resource, ask, open_host, status_of, tell_costs
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord, open_record, read_facts
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.checkpoints import Checkpoints, chosen_step
@@ -20,8 +21,11 @@ from gavel.trainer.runs.run_directory import read_description
 
 logger = logging.getLogger(__name__)
 BEST_BY = "held_out/success"
+PAUSE = 5.0
+"""Seconds between two looks at what a host does in its own time."""
 Step = int | Literal["latest", "best"]
 _REMOVAL_SECONDS = 900.0
+_ABSENT = "not there"
 
 
 def facts_of_run(run: Path, step: Step, best_by: str = BEST_BY) -> AdapterFacts:
@@ -87,15 +91,15 @@ async def deploy(
     if adapter.license:
         report(f"licence of {adapter.base_model}: {adapter.license}; it holds for what is deployed too")
     canonical = f"{host.name}:{host.place}" if host.place else host.name  # another spelling is the same deployment
-    record = open_record(run, host=host.name, address=canonical, adapter=adapter, options=options or {})
+    record = open_record(run, address=canonical, adapter=adapter, options=options or {})
     with record.locked():
-        record.state = "deploying"
-        record.save()
-        report(host.costs(record))
+        record.save(state="deploying")
+        report(tell_costs(host, record))
         try:
-            with explain_errors(host):
-                async with asyncio.timeout(deadline):
-                    deployment = await host.deploy(adapter, record, report)
+            async with asyncio.timeout(deadline), host.plan(record, report) as plan:
+                for resource in plan.resources:
+                    await _make(host, resource, record, report)
+                deployment = Deployment(host, record, *plan.served())
         except DeployError as error:
             if not record.made or record.id in error.remedy:
                 raise
@@ -106,53 +110,112 @@ async def deploy(
                 f"{host.name} does not serve {record.id} after {deadline:.0f} s",
                 f"The same command goes on waiting; to give up and stop costs: gavel undeploy {record.id}",
             ) from error
-        record.deployed = {
-            "base_url": deployment.base_url,
-            "model_id": deployment.model_id,
-            "key_variable": deployment.key_variable,
-        }
-        record.state = "deployed"
-        record.smoke_test = "not run: it is not proven which weights are served"
+        served = {"base_url": deployment.base_url, "model_id": deployment.model_id, "key_variable": host.key_variable}
+        proof = "not run: it is not proven which weights are served"
+        record.save(state="deployed", deployed=served, smoke_test=proof)
         if description is not None:
-            record.smoke_test = await _prove(deployment, run, adapter, description, report)
-        report(f"smoke test: {record.smoke_test}")
-        record.save()
+            from gavel.trainer.deploy.smoke_test import smoke_test
+
+            try:
+                proof = await smoke_test(deployment, description, report)
+            except DeployError as error:
+                record.save(smoke_test=f"failed: {error.message}")
+                raise DeployError(error.message, f"{error.remedy} To remove it: gavel undeploy {record.id}") from error
+            record.save(smoke_test=proof)
+        report(f"smoke test: {proof}")
     return deployment
 
 
-async def _prove(
-    deployment: Deployment, run: Path, adapter: AdapterFacts, description: Mapping[str, Any], report: Report
-) -> str:
-    from gavel.trainer.deploy.smoke_test import smoke_test
-
-    record = deployment.record
-    record.save()
-    try:
-        return await smoke_test(deployment, run, adapter.step, adapter.directory, description, report)
-    except DeployError as error:
-        record.smoke_test = f"failed: {error.message}"
-        record.save()
-        raise DeployError(error.message, f"{error.remedy} To remove it: gavel undeploy {record.id}") from error
-
-
-async def undeploy(record: DeploymentRecord, *, host: DeployHost | None = None, report: Report = logger.info) -> None:
+async def undeploy(record: DeploymentRecord, *, report: Report = logger.info) -> None:
     """Removes the deployment, also a half-made one; one that is removed already stays so. Raises `DeployError`."""
     if record.state == "undeployed":
         report(f"{record.id} is removed already")
         return
-    host = host or open_host(record.address, **record.options)
+    host = open_host(record.address, **record.options)
     with record.locked():
-        record.state = "undeploying"
-        record.save()
+        record.save(state="undeploying")
         try:
-            with explain_errors(host):
-                async with asyncio.timeout(_REMOVAL_SECONDS):
-                    await host.undeploy(record, report)
+            async with asyncio.timeout(_REMOVAL_SECONDS), host.plan(record, report) as plan:
+                for resource in plan.resources:  # of which some lie in those before them
+                    await _find(host, resource)
+                for resource in reversed(plan.resources):
+                    await _remove(host, resource, report)
         except TimeoutError as error:
             raise DeployError(
                 f"{host.name} has not removed {record.id} after {_REMOVAL_SECONDS:.0f} s",
                 "Give the same command again; until it is removed it may cost.",
             ) from error
-        record.state, record.deployed, record.made = "undeployed", {}, False
-        record.save()
+        shutil.rmtree(record.directory, ignore_errors=True)
+        record.save(state="undeployed", deployed={}, made=False)
     report(f"{record.id} is removed; it costs nothing more")
+
+
+async def look_up(host: DeployHost, record: DeploymentRecord) -> str:
+    """The deployment's state at its host, in a few words. Raises `DeployError`."""
+    async with host.plan(record, logger.info) as plan:
+        for resource in plan.resources:
+            if state := await _look(host, resource):
+                return f"{resource.what} is {state}"
+    return "serving"
+
+
+async def _make(host: DeployHost, resource: Resource, record: DeploymentRecord, report: Report) -> None:
+    """Finds the resource, or creates it, and waits until it is ready."""
+
+    async def find_or_make() -> None:
+        is_there = await resource.find() is not None
+        if not record.made:
+            record.save(made=True)
+        if not is_there:
+            report(f"making {resource.what}")
+            await resource.make()
+
+    await ask(host, f"{resource.what} cannot be made", find_or_make, resource.remedies)
+    told = ""
+    while state := await _look(host, resource):
+        if state == _ABSENT and told not in ("", _ABSENT):
+            raise DeployError(f"{resource.what} is gone, or has stopped", "The same command makes or starts it again.")
+        if state != told:
+            report(f"waiting for {resource.what}: {state}")
+            told = state
+        await asyncio.sleep(PAUSE)
+
+
+async def _look(host: DeployHost, resource: Resource) -> str:
+    """Finds the resource; its state, "" when it is ready."""
+
+    async def look() -> str:
+        resource.found = await resource.find()
+        return _ABSENT if resource.found is None else resource.state(resource.found)
+
+    return await ask(host, f"{resource.what} cannot be looked up", look, resource.remedies)
+
+
+async def _find(host: DeployHost, resource: Resource) -> bool:
+    """Whether the resource is there, ready or failed."""
+    resource.found = await ask(host, f"{resource.what} cannot be looked up", resource.find, resource.remedies)
+    return resource.found is not None
+
+
+async def _remove(host: DeployHost, resource: Resource, report: Report) -> None:
+    """Removes what was found, and waits until it is gone; what is being stopped may refuse it for a while."""
+    remove = resource.remove
+    if remove is None or resource.found is None:
+        return
+
+    async def request() -> bool:
+        try:
+            await remove()
+        except Exception as error:
+            if status_of(error) not in (404, 409, 412):
+                raise
+            return status_of(error) == 404
+        return True
+
+    report(f"removing {resource.what}")
+    is_removed = False
+    while True:
+        is_removed = is_removed or await ask(host, f"{resource.what} cannot be removed", request)
+        if is_removed and not await _find(host, resource):
+            return
+        await asyncio.sleep(PAUSE)

@@ -1,53 +1,47 @@
 """Fireworks: the adapter as a model of the account, loaded into a dedicated deployment of its base.
 
-    gavel deploy desk/clerk@12 fireworks:my-account
-    gavel deploy desk/clerk@12 fireworks:my-account --set deployment=my-qwen     one that is there already
+gavel deploy desk/clerk@12 fireworks:my-account
+gavel deploy desk/clerk@12 fireworks:my-account --set deployment=my-qwen     one that is there already
 
-Model, deployment and the loading of one into the other are looked up by the record's name before they are made.
+model -> its files -> deployment -> the model loaded into it
 """
 
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 
 from gavel.trainer.deploy.host import (
     GOES_ON,
     PLAIN_TARGETS,
-    Deployment,
+    Plan,
     Report,
-    ask,
+    Resource,
     find_misfits,
     key_of,
-    make_once,
-    poll_until,
-    remove,
     sdk,
     unless_gone,
 )
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord
 
-if TYPE_CHECKING:
-    from fireworks import AsyncFireworks
-
-KEY_VARIABLE = "FIREWORKS_API_KEY"
+_KEY = "FIREWORKS_API_KEY"
 _API = "https://api.fireworks.ai"
 _RANKS = range(4, 65)
 _UPLOAD_SECONDS = 3600.0
-_CHUNK = 1 << 20
-_CHECK = f"Check {KEY_VARIABLE} and the account: the key must be of it. {GOES_ON}"
-_MISFIT = "What Fireworks says does not fit must be changed in the run; nothing was deployed."
+_CHECK = f"Check {_KEY} and the account: the key must be of it. {GOES_ON}"
+_MISFIT = {400: "What Fireworks says does not fit must be changed in the run; nothing was deployed."}
 _QUOTA = "The quota of the account is reached: raise it or undeploy something, and give the same command again."
 
 
 class FireworksHost:
     """An account of Fireworks."""
 
-    name = "fireworks"
+    name, key_variable = "fireworks", _KEY
     remedies: Mapping[int, str] = {401: _CHECK, 403: _CHECK, 429: _QUOTA}
 
     def __init__(
@@ -75,7 +69,7 @@ class FireworksHost:
         if idle_minutes < 5:
             raise DeployError(f"idle_minutes={idle_minutes} is too short", "Fireworks takes 5 or more.")
         sdk("fireworks")
-        self.place = self._account = account
+        self.place = account
         self._base = base
         self._shared = deployment.rpartition("/")[2]
         self._machine = {"accelerator_type": accelerator, "accelerator_count": accelerators} if accelerator else {}
@@ -83,170 +77,115 @@ class FireworksHost:
         self._url = os.environ.get("FIREWORKS_BASE_URL", _API).rstrip("/")
 
     def check(self, adapter: AdapterFacts) -> list[str]:
-        found = find_misfits("Fireworks", adapter, ranks=_RANKS, targets=PLAIN_TARGETS)
-        if adapter.base_is_local and not self._base:
-            found.append(
-                f"its base {adapter.base_model} is no model of Fireworks; if it is one by another name: "
-                "--set base=accounts/fireworks/models/NAME"
+        hint = None if self._base else "; if Fireworks has it: --set base=accounts/fireworks/models/NAME"
+        return find_misfits("Fireworks", adapter, ranks=_RANKS, targets=PLAIN_TARGETS, own_base=hint)
+
+    @asynccontextmanager
+    async def plan(self, record: DeploymentRecord, report: Report) -> AsyncGenerator[Plan]:
+        name, adapter = record.remote_name, record.adapter
+        in_deployment = self._shared or name
+        model = f"accounts/{self.place}/models/{name}"
+        deployment = f"accounts/{self.place}/deployments/{in_deployment}"
+        key = key_of(_KEY, "Make a key at app.fireworks.ai, and set it in .env.")
+        async with sdk("fireworks").AsyncFireworks(
+            api_key=key, account_id=self.place, base_url=self._url, max_retries=0
+        ) as api:
+
+            async def make_model() -> None:
+                base = self._base or base_name(adapter.base_model)
+                account, _, base_id = base.removeprefix("accounts/").partition("/models/")
+                known = await unless_gone(partial(api.models.get, base_id, account_id=account))
+                if known is None or known.supports_lora is False:
+                    raise DeployError(
+                        f"Fireworks {'has no model' if known is None else 'takes no adapters for'} {base}",
+                        "Name the one that the adapter is for: --set base=accounts/fireworks/models/NAME.",
+                    )
+                details = {"base_model": base, "r": adapter.rank, "target_modules": list(adapter.targets)}
+                shown = f"{adapter.name} {adapter.step}"
+                made = {"kind": "HF_PEFT_ADDON", "peft_details": details, "display_name": shown}
+                await api.models.create(model_id=name, model=made)
+
+            async def find_files() -> Any:
+                found = await api.models.get(name)
+                return found if found.state == "READY" else None
+
+            async def upload() -> None:
+                """Idempotent: the files of a model that is not ready may be sent again."""
+                sizes = {file.name: str(file.stat().st_size) for file in adapter.files()}
+                places = await api.models.get_upload_endpoint(name, filename_to_size=sizes)
+                for file in adapter.files():
+                    await asyncio.to_thread(_put, file, places.filename_to_signed_urls[file.name], sizes[file.name])
+                for warning in (await api.models.validate_upload(name)).warnings or ():
+                    report(f"Fireworks: {warning}")
+
+            async def find_deployment() -> Any:
+                found = await unless_gone(partial(api.deployments.get, in_deployment))
+                return None if found is None or found.state in ("DELETED", "DELETING") else found
+
+            async def make_deployment() -> None:
+                if self._shared:
+                    raise DeployError(
+                        f"there is no deployment {self._shared}",
+                        "Make one with addons enabled, or leave deployment=… out.",
+                    )
+                if await unless_gone(partial(api.deployments.get, name)) is not None:
+                    return await api.deployments.undelete(name, body={})
+                await api.deployments.create(
+                    base_model=self._base or base_name(adapter.base_model),
+                    deployment_id=name,
+                    enable_addons=True,
+                    min_replica_count=0,
+                    max_replica_count=1,
+                    autoscaling_policy={"scale_to_zero_window": f"{self._idle_minutes * 60}s"},
+                    **self._machine,
+                )
+
+            async def find_loaded() -> Any:
+                async for each in await api.lora.list(filter=f'model="{model}"'):
+                    if each.model == model:
+                        return each
+                return None
+
+            loaded = Resource(
+                "the loaded adapter",
+                find_loaded,
+                make=lambda: api.lora.load(model=model, deployment=deployment),
+                remove=lambda: api.lora.unload(loaded.found.name.rpartition("/")[2]),
+                state=_state,
+                remedies={400: "Does the deployment have addons enabled, and the same base?"},
             )
-        return found
-
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
-        deployment = self._shared or record.remote_name
-        model_id = f"{self._model(record)}#{self._deployment(deployment)}"
-        async with self._client() as api:
-            await self._make_model(api, adapter, record, report)
-            await self._upload(api, adapter, record, report)
-            if not self._shared:
-                await self._make_deployment(api, adapter, record, report)
-            await poll_until(lambda: self._deployment_state(api, deployment), "the deployment", report)
-            loaded = await self._load(api, record, deployment)
-            await poll_until(lambda: self._loaded_state(api, loaded), "the adapter", report)
-        return Deployment(self, record, f"{self._url}/inference/v1", model_id, KEY_VARIABLE)
-
-    async def status(self, record: DeploymentRecord) -> str:
-        async with self._client() as api:
-            loaded = await self._loaded(api, record)
-            return "not loaded" if loaded is None else (await self._loaded_state(api, loaded))[1].lower()
-
-    async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
-        name = record.remote_name
-        async with self._client() as api:
-
-            async def unloaded() -> tuple[bool | None, str]:
-                left = await self._loaded(api, record, ends=True)
-                return (True if left is None else None), "it is being unloaded"
-
-            loaded = await self._loaded(api, record)
-            if loaded is not None:
-                await remove("the loaded adapter", lambda: api.lora.unload(loaded), report)
-            await poll_until(unloaded, "the adapter's end", report)
-            if not self._shared:  # of the record's name, whatever the record has
-                delete = api.deployments.delete
-                await remove("the deployment", lambda: delete(name, ignore_checks=True), report)
-            await remove("the model", lambda: api.models.delete(name), report)
+            resources = [
+                Resource(
+                    f"the model {name}",
+                    find=partial(unless_gone, partial(api.models.get, name)),
+                    make=make_model,
+                    remove=lambda: api.models.delete(name),
+                    remedies=_MISFIT,
+                ),
+                Resource(
+                    f"the upload of {adapter.size / 1e6:.1f} MB",
+                    partial(unless_gone, find_files),
+                    upload,
+                    remedies=_MISFIT,
+                ),
+                Resource(
+                    f"the deployment {in_deployment}",
+                    find_deployment,
+                    make_deployment,
+                    remove=None if self._shared else partial(api.deployments.delete, name, ignore_checks=True),
+                    state=_state,
+                ),
+                loaded,
+            ]
+            yield Plan(resources, lambda: (f"{self._url}/inference/v1", f"{model}#{deployment}"))
 
     def costs(self, record: DeploymentRecord) -> str:
-        stop = f"to stop it: gavel undeploy {record.id}"
         if self._shared:
-            return f"Fireworks: the deployment {self._shared} is billed by GPU-second, and is yours to stop; {stop}"
+            return f"Fireworks: the deployment {self._shared} is billed by GPU-second, and is yours to stop"
         return (
             f"Fireworks, dedicated: billed by GPU-second while a replica runs, none after {self._idle_minutes} minutes "
-            f"without a request (prices: fireworks.ai/pricing); {stop}"
+            "without a request (prices: fireworks.ai/pricing)"
         )
-
-    def _client(self) -> "AsyncFireworks":
-        key = key_of(KEY_VARIABLE, "Make a key at app.fireworks.ai, and set it in .env.")
-        return sdk("fireworks").AsyncFireworks(api_key=key, account_id=self._account, base_url=self._url, max_retries=0)
-
-    def _model(self, record: DeploymentRecord) -> str:
-        return f"accounts/{self._account}/models/{record.remote_name}"
-
-    def _deployment(self, name: str) -> str:
-        return f"accounts/{self._account}/deployments/{name}"
-
-    async def _make_model(self, api: Any, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> None:
-        name, base = record.remote_name, self._base or base_name(adapter.base_model)
-        details = {"base_model": base, "r": adapter.rank, "target_modules": list(adapter.targets)}
-        model = {"kind": "HF_PEFT_ADDON", "peft_details": details, "display_name": f"{adapter.name} {adapter.step}"}
-
-        async def make() -> Any:
-            account, _, base_id = base.removeprefix("accounts/").partition("/models/")
-            known = await unless_gone(partial(api.models.get, base_id, account_id=account))
-            if known is None or known.supports_lora is False:
-                why = "has no model" if known is None else "takes no adapters for"
-                raise DeployError(
-                    f"Fireworks {why} {base}",
-                    "Name the one that the adapter is for: --set base=accounts/fireworks/models/NAME.",
-                )
-            report(f"making the model {name} over {base}")
-            return await api.models.create(model_id=name, model=model)
-
-        find = partial(unless_gone, partial(api.models.get, name))
-        await make_once(record, f"the model {name} cannot be made", find, make, {400: _MISFIT})
-
-    async def _upload(self, api: Any, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> None:
-        """Idempotent: the files of a model that is not ready may be sent again."""
-        name, what, remedies = record.remote_name, "the adapter cannot be uploaded", {400: _MISFIT}
-
-        async def state() -> tuple[bool | None, str]:
-            model = await ask(f"the model {name} is gone", lambda: api.models.get(name))
-            return (True if model.state == "READY" else None), str(model.state)
-
-        if (await state())[0] is None:
-            report(f"uploading {adapter.size / 1e6:.1f} MB")
-            sizes = {file.name: str(file.stat().st_size) for file in adapter.files()}
-            place = partial(api.models.get_upload_endpoint, name, filename_to_size=sizes)
-            urls = (await ask(what, place, remedies=remedies)).filename_to_signed_urls
-            for file in adapter.files():
-                await ask(what, partial(_put, file, urls[file.name], sizes[file.name]), remedies=remedies)
-            checked = await ask(what, lambda: api.models.validate_upload(name), remedies=remedies)
-            for warning in checked.warnings or ():
-                report(f"Fireworks: {warning}")
-            await poll_until(state, "the model", report)
-
-    async def _make_deployment(self, api: Any, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> None:
-        name = record.remote_name
-
-        async def find() -> Any:
-            found = await unless_gone(lambda: api.deployments.get(name))
-            if found is not None and found.state in ("DELETED", "DELETING"):
-                await api.deployments.undelete(name, body={})
-            return found
-
-        async def make() -> Any:
-            report(f"making the deployment {name}: {self.costs(record)}")
-            return await api.deployments.create(
-                base_model=self._base or base_name(adapter.base_model),
-                deployment_id=name,
-                enable_addons=True,
-                min_replica_count=0,
-                max_replica_count=1,
-                autoscaling_policy={"scale_to_zero_window": f"{self._idle_minutes * 60}s"},
-                **self._machine,
-            )
-
-        await make_once(record, "no deployment can be made", find, make)
-
-    async def _load(self, api: Any, record: DeploymentRecord, deployment: str) -> str:
-        async def make() -> str:
-            made = await api.lora.load(model=self._model(record), deployment=self._deployment(deployment))
-            return made.name.rpartition("/")[2]
-
-        find = partial(self._loaded, api, record)
-        remedies = {400: "Does the deployment have addons enabled, and the same base?"}
-        return await make_once(record, "the adapter cannot be loaded", find, make, remedies)
-
-    async def _loaded(self, api: Any, record: DeploymentRecord, *, ends: bool = False) -> str | None:
-        """The id of the loaded model; with `ends`, also of one that is being unloaded."""
-        model = self._model(record)
-
-        async def find() -> str | None:
-            async for each in await api.lora.list(filter=f'model="{model}"'):
-                if each.model == model and (ends or each.state != "UNDEPLOYING"):
-                    return each.name.rpartition("/")[2]
-            return None
-
-        return await ask("Fireworks does not tell what is loaded", find)
-
-    async def _deployment_state(self, api: Any, name: str) -> tuple[bool | None, str]:
-        found = await ask(
-            f"there is no deployment {name}",
-            lambda: api.deployments.get(name),
-            remedies={404: "Make one with addons enabled, or leave deployment=… out."},
-        )
-        if found.state == "FAILED":
-            why = found.status.message if found.status else "it does not say why"
-            raise DeployError(f"the deployment {name} failed: {why}", "Choose another accelerator=…, or undeploy it.")
-        return (True if found.state in ("READY", "UPDATING") else None), str(found.state)
-
-    async def _loaded_state(self, api: Any, loaded: str) -> tuple[bool | None, str]:
-        found = await ask(f"{loaded} is gone", lambda: api.lora.get(loaded))
-        if found.state == "STATE_UNSPECIFIED" and found.status and found.status.message:
-            raise DeployError(
-                f"Fireworks cannot load the adapter: {found.status.message}", "Undeploy it, and try again."
-            )
-        return (True if found.state == "DEPLOYED" else None), str(found.state)
 
 
 open_host = FireworksHost
@@ -260,13 +199,17 @@ def base_name(base_model: str) -> str:
     return f"accounts/fireworks/models/{name.replace('.', 'p')}"
 
 
-async def _put(file: Path, url: str, size: str) -> None:
-    async def content() -> AsyncGenerator[bytes]:
-        with file.open("rb") as stream:
-            while chunk := await asyncio.to_thread(stream.read, _CHUNK):
-                yield chunk
+def _state(found: Any) -> str:
+    why = found.status and found.status.message
+    if found.state == "FAILED" or (found.state == "STATE_UNSPECIFIED" and why):
+        raise DeployError(
+            f"Fireworks: {found.name} failed: {why or 'it does not say why'}",
+            "Choose another accelerator=… or deployment=…, or undeploy it and try again.",
+        )
+    return "" if found.state in ("READY", "UPDATING", "DEPLOYED") else str(found.state)
 
-    headers = {"Content-Type": "application/octet-stream", "Content-Length": size}
-    headers["x-goog-content-length-range"] = f"{size},{size}"
-    async with httpx.AsyncClient(timeout=_UPLOAD_SECONDS) as client:
-        (await client.put(url, content=content(), headers=headers)).raise_for_status()
+
+def _put(file: Path, url: str, size: str) -> None:
+    headers = {"Content-Type": "application/octet-stream", "x-goog-content-length-range": f"{size},{size}"}
+    with file.open("rb") as stream:
+        httpx.put(url, content=stream, headers=headers, timeout=_UPLOAD_SECONDS).raise_for_status()

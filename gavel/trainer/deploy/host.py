@@ -6,30 +6,30 @@ A module of a host has `open_host(place, **options)`, where `place` is what foll
 options are keyword arguments that JSON can hold; keys and tokens come from the environment, never through them. What
 makes another deployment of the same adapter belongs to the place, not to the options.
 
-A request that reads, replaces or deletes is sent again while the host is busy or broken. One that creates is sent again
-only after a 429: after a 5xx or a cut line it may have been carried out, so the thing is looked up by its name first.
+A host plans a deployment as the resources that it creates, in order. Each has a name made of the record's and is looked
+up before every attempt to create it, so nothing is created twice, after a 5xx, a cut line or a crash either.
 """
 
-import asyncio
 import importlib
 import inspect
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from json import JSONDecodeError
 from typing import Any, Protocol, TypeVar, cast
 from urllib.request import getproxies
 
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_before_delay, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_before_delay
 
 from gavel.base import entry_points
 from gavel.base.extras import install_line
 from gavel.base.network import TRANSPORT_ERRORS, is_on_this_machine, server_address
 from gavel.base.secrets import hide_secrets, without_secrets
+from gavel.llm.failures import pause
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord
 
 logger = logging.getLogger(__name__)
@@ -39,53 +39,50 @@ HOSTS = {
 }
 Report = Callable[[str], None]
 """Hears one line about what is being done, for the user to read."""
-PAUSE = 5.0
-"""Seconds between two looks at what a host does in its own time."""
 PATIENCE = 120.0
 """Seconds that one request is repeated."""
 GOES_ON = "The same command goes on where it was."
 PLAIN_TARGETS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
 """The layers that hosted services take adapters of."""
-_SAYS_AGAIN = 60.0
 _TOLD_AFTER = 3
 """Attempts that failed, after which it is told that the request is repeated."""
-_LONGEST_PAUSE = 60.0
-_backoff = wait_random_exponential(multiplier=0.25, max=20)
+_PAGE = "a web page, not an answer of its API: a proxy or another server answers there"
+_REMEDIES = {
+    200: f"Check the address, and a proxy or a login page before it. {GOES_ON}",
+    0: f"Check the address and the network. {GOES_ON}",
+    401: f"Check the API key in the environment or in .env: it is wrong, or has expired. {GOES_ON}",
+    402: f"Add credit to the account. {GOES_ON}",
+    403: f"The key may not do this: check its rights and its project. {GOES_ON}",
+    429: f"Wait a minute. {GOES_ON}",
+}
+
+
+@dataclass(slots=True)
+class Resource:
+    """Something that a deployment creates at its host."""
+
+    what: str
+    find: Callable[[], Awaitable[Any]]
+    """Looks it up by its name; None where it is not there."""
+    make: Callable[[], Awaitable[object]]
+    """Creates it; called where it is not found, again after a transient error."""
+    remove: Callable[[], Awaitable[object]] | None = None
+    """Removes it; None: it goes with another one, or stays."""
+    state: Callable[[Any], str] = lambda _: ""
+    """Of what was found, its state while it is not ready, and "" once it is. Raises `DeployError` where it failed."""
+    remedies: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Remedies for refusals by HTTP status, where they differ from the host's."""
+    found: Any = None
+    """What `find` returned last."""
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
-    """The address and model id under which the policy of one step is served, OpenAI-compatible."""
+class Plan:
+    """The resources of a deployment, each of which may need what was found of those before it."""
 
-    host: "DeployHost"
-    record: DeploymentRecord
-    base_url: str
-    model_id: str
-    """The value for `model` in a request."""
-    key_variable: str | None
-    """The environment variable that holds the API key; None for a server without one."""
-
-    @property
-    def id(self) -> str:
-        """Id of its record, which `gavel undeploy` takes."""
-        return self.record.id
-
-    @property
-    def stop_hint(self) -> str:
-        """A sentence that states the cost and how to stop it."""
-        return self.host.costs(self.record)
-
-    def openai_client(self) -> AsyncOpenAI:
-        """A client of the endpoint; its key is read from the environment now. Raises `DeployError` without one."""
-        key = key_of(self.key_variable) if self.key_variable else "none"  # the openai package wants one
-        http_client = DefaultAsyncHttpxClient(trust_env=not is_on_this_machine(self.base_url))  # no proxy for loopback
-        return AsyncOpenAI(base_url=self.base_url, api_key=key, http_client=http_client)
-
-    async def undeploy(self) -> None:
-        """Stops serving and removes what was made for it; doing so again changes nothing. Raises `DeployError`."""
-        from gavel.trainer.deploy.deploy import undeploy
-
-        await undeploy(self.record, host=self.host)
+    resources: Sequence[Resource]
+    served: Callable[[], tuple[str, str]]
+    """Base URL and model id, once all resources are ready."""
 
 
 class DeployHost(Protocol):
@@ -94,6 +91,8 @@ class DeployHost(Protocol):
     name: str
     place: str
     """The part of the address after the colon, normalized by the host."""
+    key_variable: str | None
+    """The environment variable that holds the API key of a deployment; None for a server without one."""
     remedies: Mapping[int, str]
     """Remedies for the host's refusals by HTTP status, where they differ from the common ones."""
 
@@ -101,24 +100,46 @@ class DeployHost(Protocol):
         """Why the host does not take this adapter, each with what would fit; asks nothing of the host's network."""
         ...
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
-        """Uploads and serves the adapter, going on with what is there by the names of `record`; makes nothing twice."""
-        ...
-
-    async def status(self, record: DeploymentRecord) -> str:
-        """The deployment's state at the host, in a few words."""
-        ...
-
-    async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
-        """Removes what was made; what is gone already is no error.
-
-        Of a half-made deployment too: what a stage was begun for is looked up by its name.
-        """
+    def plan(self, record: DeploymentRecord, report: Report) -> AbstractAsyncContextManager[Plan]:
+        """The plan of the deployment, over a client that is open within the block."""
         ...
 
     def costs(self, record: DeploymentRecord) -> str:
-        """A sentence that states the cost while deployed, and how to stop it."""
+        """The cost while deployed, in a clause."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The address and model id under which the policy of one step is served, OpenAI-compatible."""
+
+    host: DeployHost
+    record: DeploymentRecord
+    base_url: str
+    model_id: str
+    """The value for `model` in a request."""
+
+    @property
+    def id(self) -> str:
+        """Id of its record, which `gavel undeploy` takes."""
+        return self.record.id
+
+    def openai_client(self) -> AsyncOpenAI:
+        """A client of the endpoint; its key is read from the environment now. Raises `DeployError` without one."""
+        key = key_of(self.host.key_variable) if self.host.key_variable else "none"  # the openai package wants one
+        http_client = DefaultAsyncHttpxClient(trust_env=not is_on_this_machine(self.base_url))  # no proxy for loopback
+        return AsyncOpenAI(base_url=self.base_url, api_key=key, http_client=http_client)
+
+    async def undeploy(self) -> None:
+        """Stops serving and removes what was made for it; doing so again changes nothing. Raises `DeployError`."""
+        from gavel.trainer.deploy.deploy import undeploy
+
+        await undeploy(self.record)
+
+
+def tell_costs(host: DeployHost, record: DeploymentRecord) -> str:
+    """A sentence that states the cost while deployed, and how to stop it."""
+    return f"{host.costs(record)}; to stop it and remove what was made: gavel undeploy {record.id}"
 
 
 def open_host(address: str, **options: Any) -> DeployHost:
@@ -141,8 +162,13 @@ def find_misfits(
     ranks: range,
     targets: Collection[str] | None = None,
     takes: Collection[str] = (),
+    own_base: str | None = None,
 ) -> list[str]:
-    """Why a service does not take an adapter. `takes`: what it serves beyond plain LoRA. `targets` None: any layer."""
+    """Why a service does not take an adapter.
+
+    `targets` None: any layer. `takes`: what it serves beyond plain LoRA. `own_base`: what else helps an adapter of a
+    base that is on this machine alone; None: the service serves it.
+    """
     found: list[str] = []
     if adapter.rank not in ranks:
         found.append(f"its rank is {adapter.rank}; {service} takes ranks {ranks[0]} to {ranks[-1]} (--lora-rank)")
@@ -150,6 +176,11 @@ def find_misfits(
         found.append(f"it adapts {', '.join(others)}; {service} takes {', '.join(sorted(targets))} (--lora-target)")
     if special := [each for each in adapter.special if each not in takes]:
         found.append(f"it has {', '.join(special)}, which {service} does not serve; merge it: gavel export")
+    if own_base is not None and adapter.base_is_local:
+        found.append(
+            f"its base {adapter.base_model} is only on this machine, not at {service}: train a model of the Hugging "
+            f"Face Hub, or use a vLLM of your own (gavel deploy RUN vllm:http://HOST:PORT){own_base}"
+        )
     return found
 
 
@@ -180,21 +211,14 @@ def place_of_server(given: str, example: str) -> str:
         raise DeployError(str(error), f"Give {example} alone.") from error
 
 
-async def poll_until(look: Callable[[], Awaitable[tuple[T | None, str]]], what: str, report: Report) -> T:
-    """The first result of `look` that is not None; its second value is the state, reported when it changes.
-
-    The caller bounds the wait: `deploy` and `undeploy` run a host within one deadline.
-    """
-    told, silent = "", 0.0
-    while True:
-        found, state = await look()
-        if found is not None:
-            return found
-        if state != told or silent >= _SAYS_AGAIN:
-            report(f"waiting for {what}: {state}")
-            told, silent = state, 0.0
-        await asyncio.sleep(PAUSE)
-        silent += PAUSE
+async def unless_gone(request: Callable[[], Awaitable[T]]) -> T | None:
+    """Returns the result of a request; None if the host replies 404."""
+    try:
+        return await request()
+    except Exception as error:
+        if status_of(error) == 404:
+            return None
+        raise
 
 
 def status_of(error: BaseException) -> int | None:
@@ -209,136 +233,50 @@ def status_of(error: BaseException) -> int | None:
     return 0 if is_cut else None
 
 
-async def retry(
-    request: Callable[[], Awaitable[T]],
-    *,
-    creates: bool = False,
-    find: Callable[[], Awaitable[T | None]] | None = None,
-    patience: float | None = None,
-) -> T:
-    """Returns the result of `request`, retried on transient errors for `patience` seconds; then raises the last one.
-
-    `creates`: the request is not idempotent, so after a 5xx or a cut connection `find` looks up whether it succeeded;
-    without `find` the error is raised.
-    """
+async def retry(request: Callable[[], Awaitable[T]], patience: float | None = None) -> T:
+    """Returns the result of `request`, retried on transient errors for `patience` seconds; then raises the last one."""
     limit = PATIENCE if patience is None else patience
 
-    def again(error: BaseException) -> bool:
+    def may_pass(error: BaseException) -> bool:
         status = status_of(error)
-        passes = status is not None and (status in (0, 408, 425, 429) or status >= 500)
-        return passes and (not creates or find is not None or status == 429)
+        return status is not None and (status in (0, 408, 425, 429) or status >= 500)
 
-    def tell(state: RetryCallState) -> None:
-        if state.attempt_number == _TOLD_AFTER and state.outcome is not None:
-            said = without_secrets(str(state.outcome.exception()))[:300]
-            logger.warning("no answer yet (%s); trying again for %.0f s", said, limit)
+    def wait(state: RetryCallState) -> float:
+        error = state.outcome and state.outcome.exception()
+        if state.attempt_number == _TOLD_AFTER:
+            logger.warning("no answer yet (%s); trying again for %.0f s", without_secrets(str(error))[:300], limit)
+        return pause(cast(BaseException, error), state.attempt_number)
 
-    attempts = AsyncRetrying(
-        retry=retry_if_exception(again), wait=_pause, stop=stop_before_delay(limit), before_sleep=tell, reraise=True
-    )
-    async for attempt in attempts:
-        with attempt:
-            if attempt.retry_state.attempt_number > 1 and creates and find is not None:
-                found = await find()
-                if found is not None:
-                    return found
-            return await request()
-    raise AssertionError("tenacity gives a result or raises")
+    async def attempt() -> T:
+        return await request()
 
-
-def _pause(state: RetryCallState) -> float:
-    """Seconds: the host's Retry-After, or exponential backoff with jitter."""
-    response: Any = getattr(state.outcome and state.outcome.exception(), "response", None)
-    try:
-        return min(max(0.0, float(response.headers["retry-after"])), _LONGEST_PAUSE)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return _backoff(state)
+    stop = stop_before_delay(limit)
+    return await AsyncRetrying(retry=retry_if_exception(may_pass), wait=wait, stop=stop, reraise=True)(attempt)
 
 
 async def ask(
-    what: str,
-    request: Callable[[], Awaitable[T]],
-    *,
-    creates: bool = False,
-    find: Callable[[], Awaitable[T | None]] | None = None,
-    remedies: Mapping[int, str] | None = None,
+    host: DeployHost, what: str, request: Callable[[], Awaitable[T]], remedies: Mapping[int, str] | None = None
 ) -> T:
-    """Returns the result of `retry`. Raises `DeployError` (`what`: could not be done) if the host refuses."""
-    try:
-        return await retry(request, creates=creates, find=find)
-    except Exception as error:
-        if status_of(error) is None or isinstance(error, DeployError):
-            raise
-        raise refused(what, error, remedies) from error
-
-
-async def make_once(
-    record: DeploymentRecord,
-    what: str,
-    find: Callable[[], Awaitable[T | None]],
-    make: Callable[[], Awaitable[T]],
-    remedies: Mapping[int, str] | None = None,
-) -> T:
-    """What `find` finds by its name, else what `make` makes: nothing is made twice."""
-    found = await ask(what, find)
-    record.begin()
-    return found or await ask(what, make, creates=True, find=find, remedies=remedies)
-
-
-async def unless_gone(request: Callable[[], Awaitable[T]]) -> T | None:
-    """Returns the result of a request; None if the host replies 404."""
-    try:
-        return await request()
-    except Exception as error:
-        if status_of(error) == 404:
-            return None
-        raise
-
-
-async def remove(what: str, request: Callable[[], Awaitable[Any]], report: Report) -> None:
-    """Removes what may be gone already, and waits while what is being stopped still refuses it (409, 412)."""
-
-    async def once() -> tuple[bool | None, str]:
-        try:
-            await retry(request)
-        except Exception as error:
-            status = status_of(error)
-            if status is None:
-                raise
-            if status in (409, 412):
-                return None, "it is in use still"
-            if status != 404:
-                raise refused(f"{what} cannot be removed", error) from error
-            return False, ""
-        return True, ""
-
-    if await poll_until(once, f"the end of {what}", report):
-        report(f"removed {what}")
-
-
-class HostRefusal(DeployError):
-    """A host's answer that is an error, for which it may have a remedy of its own."""
-
-    def __init__(self, message: str, remedy: str, status: int) -> None:
-        super().__init__(message, remedy)
-        self.status = status
-
-
-def refused(what: str, error: BaseException, remedies: Mapping[int, str] | None = None) -> DeployError:
-    """The error for a user: `what` could not be done, what the host says, and what to do.
+    """Returns the result of `retry`. Raises `DeployError` (`what`: could not be done) if the host refuses.
 
     `remedies`: of this request, by status; they go before those of the host.
     """
-    status = status_of(error) or 0
-    hide_secrets(error)
-    message = f"{what}: {f'{status} ' if status else ''}{without_secrets(_words(error))}"
-    if remedies and status in remedies:
-        return DeployError(message, remedies[status])
-    otherwise = f"Give the same command again. {GOES_ON}" if status >= 500 else "See docs/deploy.md."
-    remedy = _REMEDIES.get(status, otherwise)
-    if status == 0 and getproxies():
-        remedy = f"Requests go through the proxy of the environment (HTTPS_PROXY). {remedy}"
-    return HostRefusal(message, remedy, status)
+    try:
+        return await retry(request)
+    except Exception as error:
+        # SDKs hand out a page that a proxy answers with as if it were the text of an answer.
+        if isinstance(error, JSONDecodeError) or (isinstance(error, AttributeError) and isinstance(error.obj, str)):
+            raise DeployError(f"{host.name} answers with {_PAGE}", _REMEDIES[200]) from error
+        status = status_of(error)
+        if status is None:
+            raise
+        hide_secrets(error)
+        otherwise = f"Give the same command again. {GOES_ON}" if status >= 500 else "See docs/deploy.md."
+        remedy = {**_REMEDIES, **host.remedies, **(remedies or {})}.get(status, otherwise)
+        if status == 0 and getproxies():
+            remedy = f"Requests go through the proxy of the environment (HTTPS_PROXY). {remedy}"
+        words = without_secrets(_words(error))
+        raise DeployError(f"{what}: {status} {words}" if status > 0 else f"{what}: {words}", remedy) from error
 
 
 def _words(error: BaseException) -> str:
@@ -353,30 +291,3 @@ def _words(error: BaseException) -> str:
         if isinstance(body, dict):
             body = cast("dict[str, Any]", body).get(name, cast("Any", body))
     return body[:300] if isinstance(body, str) else text[:300]
-
-
-@contextmanager
-def explain_errors(host: DeployHost) -> Generator[None]:
-    """Adds the host's own remedy to a refusal raised inside, and reports an HTML page as such.
-
-    SDKs hand out a page that a proxy answers with as if it were the text of an answer.
-    """
-    try:
-        yield
-    except HostRefusal as error:
-        raise DeployError(error.message, host.remedies.get(error.status, error.remedy)) from error
-    except (AttributeError, JSONDecodeError) as error:
-        if isinstance(error, AttributeError) and not isinstance(error.obj, str):
-            raise
-        raise DeployError(f"{host.name} answers with {_PAGE}", _REMEDIES[200]) from error
-
-
-_PAGE = "a web page, not an answer of its API: a proxy or another server answers there"
-_REMEDIES = {
-    200: f"Check the address, and a proxy or a login page before it. {GOES_ON}",
-    0: f"Check the address and the network. {GOES_ON}",
-    401: f"Check the API key in the environment or in .env: it is wrong, or has expired. {GOES_ON}",
-    402: f"Add credit to the account. {GOES_ON}",
-    403: f"The key may not do this: check its rights and its project. {GOES_ON}",
-    429: f"Wait a minute. {GOES_ON}",
-}

@@ -11,21 +11,19 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import httpx
 
 from gavel.base.files import file_sha256
 from gavel.base.network import is_on_this_machine
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.deploy.host import Deployment, Report, ask, make_once, place_of_server, remove, sdk, unless_gone
+from gavel.trainer.deploy.host import Plan, Report, Resource, place_of_server, sdk, unless_gone
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord
-
-if TYPE_CHECKING:
-    from ollama import AsyncClient
 
 _CONVERTED = ("Llama", "Mistral", "Mixtral", "Gemma", "Phi3", "Qwen2", "Qwen3", "Cohere")
 """Architectures whose safetensors an Ollama server converts, by the beginning of transformers' name."""
@@ -37,7 +35,7 @@ _QUANTIZATIONS = ("", "q8_0", "q4_K_M", "q4_K_S")
 class OllamaHost:
     """A running Ollama server."""
 
-    name = "ollama"
+    name, key_variable = "ollama", None
     remedies: Mapping[int, str] = {
         0: "Start it (ollama serve), or name another: ollama:http://HOST:11434.",
         _IN_A_STREAM: "What it says must be put right on that server.",
@@ -56,88 +54,53 @@ class OllamaHost:
     def check(self, adapter: AdapterFacts) -> list[str]:
         return []  # merged, an adapter is of any rank and kind; the architecture is known when it is merged
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
-        server, name = self._client(), self._model(record)
+    @asynccontextmanager
+    async def plan(self, record: DeploymentRecord, report: Report) -> AsyncGenerator[Plan]:
+        name = f"{record.remote_name}:{self._quantize}" if self._quantize else record.remote_name
+        trust_env = not is_on_this_machine(self._url)
+        server = sdk("ollama").AsyncClient(host=self._url, trust_env=trust_env)
 
-        async def make() -> str:
-            merged = await self._merge(adapter, record, report)
-            await self._create(server, name, merged, report)
-            return name
-
-        await make_once(record, f"{self._url} makes no model", partial(unless_gone, partial(server.show, name)), make)
-        shutil.rmtree(_scratch(record), ignore_errors=True)
-        return Deployment(self, record, f"{self._url}/v1", name, None)
-
-    async def status(self, record: DeploymentRecord) -> str:
-        server, name = self._client(), self._model(record)
-        what = f"{self._url} does not answer as Ollama does"
-        return "there" if await ask(what, partial(unless_gone, partial(server.show, name))) is not None else "gone"
-
-    async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
-        server, name = self._client(), self._model(record)
-        await remove(f"{name} of {self._url}", lambda: server.delete(name), report)
-        shutil.rmtree(_scratch(record), ignore_errors=True)
-
-    def costs(self, record: DeploymentRecord) -> str:
-        return (
-            f"Ollama at {self._url}: the disk of that machine, and its memory while the model is used; "
-            f"to remove it: gavel undeploy {record.id}"
-        )
-
-    def _model(self, record: DeploymentRecord) -> str:
-        return f"{record.remote_name}:{self._quantize}" if self._quantize else record.remote_name
-
-    def _client(self) -> "AsyncClient":
-        return sdk("ollama").AsyncClient(host=self._url, trust_env=not is_on_this_machine(self._url))
-
-    async def _merge(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Path:
-        """The merged model's directory. Raises `DeployError` for an architecture that the server does not convert."""
-        out = _scratch(record)
-        report(f"merging step {adapter.step} into its base")
-        run = record.path.parent.parent
-        await asyncio.to_thread(export_run, run, "merged", step=adapter.step, out=out)
-        (kind,) = json.loads((out / "config.json").read_text())["architectures"]
-        if not kind.startswith(_CONVERTED):
-            raise DeployError(
-                f"Ollama does not convert {kind}",
-                "With llama.cpp (github.com/ggml-org/llama.cpp), which converts more:\n"
-                f"  python convert_hf_to_gguf.py {out} --outfile model.gguf\n"
-                f"  printf 'FROM ./model.gguf' > Modelfile && ollama create {self._model(record)} -f Modelfile",
-            )
-        return out
-
-    async def _create(self, server: "AsyncClient", name: str, merged: Path, report: Report) -> None:
-        files: dict[str, str] = {}
-        for file in _model_files(merged):
-            files[file.name] = await self._send(server, file, report)
-        report(f"{self._url} converts it")
-        async for progress in await server.create(name, self._quantize or None, files=files, stream=True):
-            if progress.status == "success":
-                return
-        raise ConnectionError(f"{self._url} went away before it had made the model")
-
-    async def _send(self, server: "AsyncClient", file: Path, report: Report) -> str:
-        known = f"sha256:{await asyncio.to_thread(file_sha256, file)}"
-
-        async def send() -> str:
-            async with httpx.AsyncClient(timeout=60.0, trust_env=not is_on_this_machine(self._url)) as client:
+        async def send(file: Path) -> str:
+            known = f"sha256:{await asyncio.to_thread(file_sha256, file)}"
+            async with httpx.AsyncClient(timeout=60.0, trust_env=trust_env) as client:
                 if (await client.head(f"{self._url}/api/blobs/{known}")).is_success:
                     return known
             report(f"sending {file.name}")
             return await server.create_blob(file)
 
-        return await ask(f"{file.name} cannot be sent to {self._url}", send)
+        async def make() -> None:
+            run, step = record.path.parents[1], record.adapter.step
+            report(f"merging step {step} into its base")
+            await asyncio.to_thread(export_run, run, "merged", step=step, out=record.directory)
+            _check_architecture(record.directory, name)
+            kinds = (".safetensors", ".json", ".model")
+            read = [file for file in sorted(record.directory.iterdir()) if file.suffix in kinds]
+            files = {file.name: await send(file) for file in read}
+            report(f"{self._url} converts it")
+            async for progress in await server.create(name, self._quantize or None, files=files, stream=True):
+                if progress.status == "success":
+                    return shutil.rmtree(record.directory)
+            raise ConnectionError(f"{self._url} went away before it had made the model")
+
+        find = partial(unless_gone, partial(server.show, name))
+        model = Resource(f"{name} at {self._url}", find, make, remove=lambda: server.delete(name))
+        yield Plan([model], lambda: (f"{self._url}/v1", name))
+
+    def costs(self, record: DeploymentRecord) -> str:
+        return f"Ollama at {self._url}: the disk of that machine, and its memory while the model is used"
 
 
 open_host = OllamaHost
 
 
-def _model_files(merged: Path) -> list[Path]:
-    """The files that the converter reads."""
-    kinds = (".safetensors", ".json")
-    return [file for file in sorted(merged.iterdir()) if file.suffix in kinds or file.name == "tokenizer.model"]
-
-
-def _scratch(record: DeploymentRecord) -> Path:
-    """The directory of the merged model until the server has it."""
-    return record.path.with_suffix(".merged")
+def _check_architecture(merged: Path, name: str) -> None:
+    """Raises `DeployError` for an architecture that the server does not convert."""
+    config: dict[str, Any] = json.loads((merged / "config.json").read_text())
+    (kind,) = config["architectures"]
+    if not kind.startswith(_CONVERTED):
+        raise DeployError(
+            f"Ollama does not convert {kind}",
+            "With llama.cpp (github.com/ggml-org/llama.cpp), which converts more:\n"
+            f"  python convert_hf_to_gguf.py {merged} --outfile model.gguf\n"
+            f"  printf 'FROM ./model.gguf' > Modelfile && ollama create {name} -f Modelfile",
+        )

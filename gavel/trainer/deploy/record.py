@@ -1,7 +1,7 @@
 """The deployed adapter, and the journal of its deployment: `deployments/<id>.json` in the run directory.
 
-    record = open_record(run, host="together", address="together", adapter=facts, options={})
-    record.begin()                              before the host is asked to create anything
+    record = open_record(run, address="together", adapter=facts, options={})
+    record.save(made=True)                      before the host is asked to create anything
 
 Whatever is created has the record's deterministic name, and is looked up by it first: a process that was killed goes on
 with what is there. No key is ever written: a record holds the name of its variable.
@@ -10,11 +10,12 @@ with what is there. No key is ever written: a record holds the name of its varia
 import contextlib
 import hashlib
 import json
+import re
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -23,9 +24,6 @@ from gavel.base.files import file_sha256, locked, write_atomically
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 DEPLOYMENTS = "deployments"
-FORMAT_VERSION = 1
-State = Literal["deploying", "deployed", "undeploying", "undeployed"]
-Ids = dict[str, Any]
 
 
 class DeployError(GavelError):
@@ -108,28 +106,23 @@ def read_facts(directory: Path, *, project: str, name: str, step: int, base_mode
 class DeploymentRecord(BaseModel):
     """Record of one deployment; every change is on disk when the call returns."""
 
-    path: Path
-    host: str
+    path: Path = Field(exclude=True)
     address: str
     """The address given to `open_host`, such as vllm:http://10.0.0.2:8000."""
     options: dict[str, Any]
     """Options of the host, without secrets; the same are used to undeploy."""
-    project: str
-    model: str
-    step: int
-    base_model: str
-    sha256: str
-    """SHA-256 of the adapter's weights."""
-    state: State = "deploying"
+    adapter: AdapterFacts
+    state: Literal["deploying", "deployed", "undeploying", "undeployed"] = "deploying"
     made: bool = False
     """True if the host may have created something."""
     price: str = ""
     """The price stated by the host; empty if it states none."""
-    deployed: Ids = Field(default_factory=dict)
+    deployed: dict[str, Any] = Field(default_factory=dict)
     """base_url, model_id and key_variable once the host serves."""
     smoke_test: str = ""
     """Its result in a sentence; empty before it ran."""
     begun: float = Field(default_factory=time.time)
+    format_version: Literal[1] = 1
 
     @property
     def id(self) -> str:
@@ -138,24 +131,23 @@ class DeploymentRecord(BaseModel):
     @property
     def remote_name(self) -> str:
         """The name of whatever this deployment creates: the same at every attempt, at most 63 of [a-z0-9-]."""
-        words = f"{self.project}-{self.model}".lower()
-        plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in words).strip("-")
-        plain = "-".join(filter(None, plain.split("-")))[:30].rstrip("-")
-        digest = hashlib.sha256(json.dumps([self.project, self.model, self.step, self.sha256]).encode()).hexdigest()
-        return f"gavel-{plain}-s{self.step}-{digest[:10]}"
+        of = self.adapter
+        plain = re.sub(r"[^a-z0-9]+", "-", f"{of.project}-{of.name}".lower()).strip("-")[:30].rstrip("-")
+        digest = hashlib.sha256(json.dumps([of.project, of.name, of.step, of.sha256]).encode()).hexdigest()
+        return f"gavel-{plain}-s{of.step}-{digest[:10]}"
 
-    def begin(self) -> None:
-        """Writes that something may be created from now on. Raises `DeployError` as `save` does."""
-        if not self.made:
-            self.made = True
-            self.save()
+    @property
+    def directory(self) -> Path:
+        """Where files of the deployment lie on this machine, until it is removed."""
+        return self.path.with_suffix("")
 
-    def save(self) -> None:
+    def save(self, **changes: Any) -> None:
         """Raises `DeployError` when the record cannot be written: then nothing must be created."""
-        values = {"format_version": FORMAT_VERSION, **self.model_dump(mode="json", exclude={"path"})}
+        for name, value in changes.items():
+            setattr(self, name, value)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, json.dumps(values, indent=1), durable=True)
+            write_atomically(self.path, self.model_dump_json(indent=1), durable=True)
         except OSError as error:
             raise DeployError(
                 f"the record {self.path} cannot be written: {error.strerror}",
@@ -176,45 +168,27 @@ class DeploymentRecord(BaseModel):
             yield
 
 
-def open_record(
-    run: Path, *, host: str, address: str, adapter: AdapterFacts, options: Mapping[str, Any]
-) -> DeploymentRecord:
+def open_record(run: Path, *, address: str, adapter: AdapterFacts, options: Mapping[str, Any]) -> DeploymentRecord:
     """The record of this adapter at this address: the one that is there, or a new one, not yet saved.
 
     Other options do not make another deployment: what failed for a wrong one goes on with the right one. A record that
     was undeployed begins anew. Raises `DeployError` for a record that cannot be read.
     """
     digest = hashlib.sha256(json.dumps([address, adapter.sha256]).encode()).hexdigest()
-    path = run / DEPLOYMENTS / f"{host}-{adapter.step:06d}-{digest[:8]}.json"
-    if path.is_file():
-        known = read_record(path)
-        if known.state != "undeployed":
-            known.options = dict(options)
-            return known
-    return DeploymentRecord(
-        path=path,
-        host=host,
-        address=address,
-        options=dict(options),
-        project=adapter.project,
-        model=adapter.name,
-        step=adapter.step,
-        base_model=adapter.base_model,
-        sha256=adapter.sha256,
-    )
+    path = run / DEPLOYMENTS / f"{address.partition(':')[0]}-{adapter.step:06d}-{digest[:8]}.json"
+    given: dict[str, Any] = {"options": dict(options), "adapter": adapter}
+    if path.is_file() and (known := read_record(path)).state != "undeployed":
+        return known.model_copy(update=given)
+    return DeploymentRecord(path=path, address=address, **given)
 
 
 def read_record(path: Path) -> DeploymentRecord:
     """Raises `DeployError` for a file that is no record of a version that this Gavel reads."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        version = cast("dict[str, Any]", values).pop("format_version")
-        if version != FORMAT_VERSION:
-            raise DeployError(f"{path} has format version {version}", "Upgrade Gavel (pip install --upgrade gavel-rl).")
-        return DeploymentRecord(path=path, **values)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return DeploymentRecord(path=path, **json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise DeployError(
-            f"{path} is no record of a deployment: {error}",
+            f"{path} is no record of a deployment that this version of Gavel reads: {error}",
             "Look at the host's own console for what it still serves, and then delete the file.",
         ) from error
 
@@ -225,18 +199,16 @@ def read_records(run: Path) -> list[DeploymentRecord]:
     return sorted(found, key=lambda record: record.begun)
 
 
-def find_records(root: Path, named: str | None, *, by_id: bool = False) -> list[DeploymentRecord]:
-    """Records of a run (`desk/clerk`, or its directory), of all runs without a name; `by_id`: or the one of this id.
+def find_records(root: Path, named: str | None) -> list[DeploymentRecord]:
+    """Records of a run (`desk/clerk`, or its directory), or the one of this id; without a name, of all runs.
 
     Raises `DeployError` for a name that is neither.
     """
-    runs = sorted(path.parent for path in root.glob(f"*/*/{DEPLOYMENTS}"))
-    if named is None:
-        return [record for run in runs for record in read_records(run)]
-    if by_id and (found := [each for run in runs for each in read_records(run) if each.id == named]):
-        return found
-    for run in (Path(named), root / named):
+    for run in (Path(named), root / named) if named else ():
         if (run / "model.json").is_file() or (run / DEPLOYMENTS).is_dir():
             return read_records(run)
-    what = "deployment or run" if by_id else "run"
-    raise DeployError(f"there is no {what} {named!r} in {root}", "`gavel deployments --all` lists them.")
+    runs = sorted(path.parent for path in root.glob(f"*/*/{DEPLOYMENTS}"))
+    found = [each for run in runs for each in read_records(run) if named in (None, each.id)]
+    if named and not found:
+        raise DeployError(f"there is no deployment or run {named!r} in {root}", "`gavel deployments --all` lists them.")
+    return found

@@ -13,7 +13,7 @@ that gives no log-probs nothing is told.
 import asyncio
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -24,13 +24,12 @@ import openai
 import torch
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion
-from safetensors import SafetensorError
 
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import TokenSequence
-from gavel.trainer.deploy.host import Deployment, Report, retry
-from gavel.trainer.deploy.record import DeployError
+from gavel.trainer.deploy.host import GOES_ON, Deployment, Report, retry
+from gavel.trainer.deploy.record import AdapterFacts, DeployError
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
@@ -45,6 +44,8 @@ PROMPTS: tuple[list[dict[str, str]], ...] = (
 )
 _RECORDED = 3
 """Prompts of the run itself."""
+_OPENING = ("system", "user")
+_NO_TEMPLATE = "chat template"
 _TOKENS = 32
 _ENOUGH = 24
 """Tokens with log-probs below which nothing is told."""
@@ -68,7 +69,8 @@ _SAME = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    messages: Sequence[Mapping[str, Any]]
+    prompt_ids: list[int]
+    """As rendered here."""
     text: str
     tokens: list[str]
     """Their texts; empty where the host gives no log-probs."""
@@ -77,54 +79,50 @@ class _Answer:
     """The host's count of the prompt's tokens."""
 
 
-async def smoke_test(
-    deployment: Deployment, run: Path, step: int, adapter: Path, description: Mapping[str, Any], report: Report
-) -> str:
-    """Whether the deployment serves the adapter of a step of the run in a directory, in a sentence.
+async def smoke_test(deployment: Deployment, description: Mapping[str, Any], report: Report) -> str:
+    """Whether the deployment serves the adapter of its record, in a sentence.
 
     `description`: the run, as in model.json, whose base is loaded here. Raises `DeployError` if something else is
     served.
     """
     report("smoke test: loading the policy here …")
+    run = deployment.record.path.parents[1]
     try:
-        local = await asyncio.to_thread(LocalPolicy, description, dict(_candidates(run, step, adapter)))
+        policy = await asyncio.to_thread(_load, description)
     except BaseModelError as error:
         return f"not run: {error.message}"
     try:
-        async with asyncio.timeout(_SECONDS):
-            finding = await _find(deployment, local, [*PROMPTS, *read_recorded_prompts(run)])
+        async with asyncio.timeout(_SECONDS), deployment.openai_client() as opened:
+            client = opened.with_options(max_retries=0, timeout=_REQUEST_SECONDS)
+            extra: dict[str, Any] = dict(_UNCUT) if deployment.host.name in _VLLM_HOSTS else {}
+            settings: Mapping[str, Any] = description.get("policy") or {}
+            if kwargs := settings.get("chat_template_kwargs"):
+                extra["chat_template_kwargs"] = kwargs
+            prompts = [*PROMPTS, *read_recorded_prompts(run)]
+            answers = [await _ask(client, deployment, policy, extra, messages) for messages in prompts]
+            candidates = _candidates(run, deployment.record.adapter)
+            finding = await asyncio.to_thread(_test_by_logprobs, policy, candidates, answers)
     except TimeoutError as error:
         raise DeployError(f"the smoke test was not done after {_SECONDS:.0f} s", "Deploy again.") from error
     if finding.served is False:
+        template = next((each for each in answers if each.prompt_tokens not in (None, len(each.prompt_ids))), None)
+        why = template and (
+            f"; it renders a prompt of {len(template.prompt_ids)} tokens as {template.prompt_tokens}, "
+            "by another template"
+        )
         raise DeployError(
-            f"the deployment {deployment.id} fails its smoke test: {finding.said}",
+            f"the deployment {deployment.id} fails its smoke test: {finding.said}{why or ''}",
             f"Look at what the host loaded as {deployment.model_id}.",
         )
     return finding.said
 
 
-def _candidates(run: Path, step: int, adapter: Path) -> Iterator[tuple[str, Path]]:
+def _candidates(run: Path, adapter: AdapterFacts) -> dict[str, Path]:
     """The step itself, and those kept next to it."""
-    yield f"step {step}", adapter
     checkpoints = Checkpoints(run / "checkpoints")
-    others = [other for other in checkpoints.steps() if other != step and checkpoints.is_whole(other)]
-    for other in sorted(others, key=lambda other: abs(other - step))[:_OTHER_STEPS]:
-        yield f"step {other}", checkpoints.path(other)
-
-
-async def _find(
-    deployment: Deployment, local: "LocalPolicy", prompts: Sequence[Sequence[Mapping[str, Any]]]
-) -> "Finding":
-    async with deployment.openai_client().with_options(max_retries=0, timeout=_REQUEST_SECONDS) as client:
-        sampled = [await _ask(client, deployment, local, messages) for messages in prompts]
-    finding = await asyncio.to_thread(_test_by_logprobs, local, sampled)
-    if finding.served is False:
-        for answer in sampled:
-            ids = local.prompt_ids(answer.messages)
-            if answer.prompt_tokens not in (None, len(ids)):
-                said = f"; it renders a prompt of {len(ids)} tokens as {answer.prompt_tokens}, by another template"
-                return Finding(False, finding.said + said)
-    return finding
+    others = [step for step in checkpoints.steps() if step != adapter.step and checkpoints.is_whole(step)]
+    near = sorted(others, key=lambda step: abs(step - adapter.step))[:_OTHER_STEPS]
+    return {f"step {adapter.step}": adapter.directory, **{f"step {step}": checkpoints.path(step) for step in near}}
 
 
 def read_recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:
@@ -134,9 +132,8 @@ def read_recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:
     try:
         for group in TrajectoryStore(files[-1]).read() if files else ():
             messages = group.trajectories[0].messages() if group.trajectories else []
-            opening = [
-                {"role": each["role"], "content": each.get("content")} for each in takewhile(_is_plain, messages)
-            ]
+            plain = takewhile(lambda each: each["role"] in _OPENING and isinstance(each.get("content"), str), messages)
+            opening = [{"role": each["role"], "content": each.get("content")} for each in plain]
             if opening and opening[-1]["role"] == "user" and opening not in found:
                 found.append(opening)
             if len(found) == _RECORDED:
@@ -146,56 +143,63 @@ def read_recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:
     return found
 
 
-def _is_plain(message: Mapping[str, Any]) -> bool:
-    return message["role"] in ("system", "user") and isinstance(message.get("content"), str)
-
-
-async def _ask(
-    client: AsyncOpenAI, deployment: Deployment, local: "LocalPolicy", messages: Any, *, logprobs: bool = True
-) -> _Answer:
-    extra: dict[str, Any] = dict(_UNCUT) if deployment.record.host in _VLLM_HOSTS else {}
-    if local.chat_template_kwargs:
-        extra["chat_template_kwargs"] = local.chat_template_kwargs
-    create: Any = partial(client.chat.completions.create, max_tokens=_TOKENS, temperature=1.0, top_p=1.0)
-    if logprobs:
-        create = partial(create, logprobs=True)
-    create = partial(create, model=deployment.model_id, messages=messages, extra_body=extra or None)
+async def _ask(client: AsyncOpenAI, deployment: Deployment, policy: Policy, extra: object, messages: Any) -> _Answer:
+    asked: Any = {"model": deployment.model_id, "messages": messages, "extra_body": extra or None}
+    create: Any = partial(client.chat.completions.create, max_tokens=_TOKENS, temperature=1.0, top_p=1.0, **asked)
     try:
-        reply: ChatCompletion = await retry(create, patience=_PATIENCE)
+        try:
+            reply: ChatCompletion = await retry(partial(create, logprobs=True), patience=_PATIENCE)
+        except openai.BadRequestError as error:
+            if _NO_TEMPLATE in str(error):
+                raise
+            reply = await retry(create, patience=_PATIENCE)  # it gives no log-probs
     except openai.OpenAIError as error:
-        has_no_template = "chat template" in str(error)
-        if isinstance(error, openai.BadRequestError) and logprobs and not has_no_template:
-            return await _ask(client, deployment, local, messages, logprobs=False)
         raise DeployError(
             f"the deployment {deployment.id} does not answer the smoke test: {str(error).splitlines()[0]}",
             "The base's tokenizer has no chat template: start the server with --chat-template FILE."
-            if has_no_template
-            else "Give the same command again; it goes on where it was.",
+            if _NO_TEMPLATE in str(error)
+            else f"Give the same command again. {GOES_ON}",
         ) from error
+    prompt_ids = list(policy.renderer.render_ids(messages, tools=None, add_generation_prompt=True))
     if not reply.choices:
-        return _Answer(messages, "", [], [], None)
+        return _Answer(prompt_ids, "", [], [], None)
     choice = reply.choices[0]
     entries = (choice.logprobs.content if choice.logprobs else None) or []
     tokens, given = [entry.token for entry in entries], [entry.logprob for entry in entries]
-    return _Answer(messages, choice.message.content or "", tokens, given, reply.usage and reply.usage.prompt_tokens)
+    return _Answer(prompt_ids, choice.message.content or "", tokens, given, reply.usage and reply.usage.prompt_tokens)
 
 
-def _test_by_logprobs(local: "LocalPolicy", answers: Sequence[_Answer]) -> "Finding":
+def _test_by_logprobs(policy: Policy, candidates: Mapping[str, Path], answers: Sequence[_Answer]) -> "Finding":
+    """Compares the host's log-probs of the tokens whose ids their texts tell, up to the first of several ids."""
+    decoded: list[str] = policy.tokenizer.batch_decode([[token_id] for token_id in range(len(policy.tokenizer))])
+    by_text: dict[str, int] = {}
+    for token_id, text in enumerate(decoded):
+        by_text[text] = -1 if text in by_text else token_id
     host: list[float] = []
-    said: dict[str, list[float]] = {name: [] for name in local.candidates}
+    sequences: list[TokenSequence] = []
     for answer in answers:
-        ids = local.token_ids(answer.tokens)
-        if not ids:
-            continue
-        host += answer.logprobs[: len(ids)]
-        prompt = local.prompt_ids(answer.messages)
-        for name in local.candidates:
-            said[name] += local.logprobs(name, prompt, ids)
+        reply = list(takewhile(lambda token_id: token_id >= 0, (by_text.get(text, -1) for text in answer.tokens)))
+        if reply:
+            host += answer.logprobs[: len(reply)]
+            sampled = [False] * len(answer.prompt_ids) + [True] * len(reply)
+            zeros, ones = [0.0] * len(sampled), [1.0] * len(sampled)
+            sequences.append(TokenSequence([*answer.prompt_ids, *reply], sampled, zeros, ones))
     if not host and not any(answer.text.strip() for answer in answers):
         return Finding(False, f"it answers {len(answers)} prompts with nothing")
     if len(host) < _ENOUGH:
         return Finding(None, f"the host gives {len(host)} log-probs, too few to tell what it serves")
-    return compare_logprobs(host, local.candidates[0], said)
+
+    def score() -> list[float]:
+        return [value.item() for sequence in sequences for value in trained_logprobs(policy, [sequence])]
+
+    said: dict[str, list[float]] = {}
+    with torch.no_grad():
+        for name, directory in candidates.items():
+            policy.load_adapter(directory)
+            said[name] = score()
+        with policy.with_weights(None):
+            said[BASE] = score()
+    return compare_logprobs(host, next(iter(candidates)), said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,50 +247,16 @@ def compare_logprobs(host: Sequence[float], ours: str, candidates: Mapping[str, 
     return Finding(True, f"it serves {ours}: {len(host)} log-probs are within {mean_off:.2g} nats on average")
 
 
-class LocalPolicy:
-    """The base with several adapters, each by a name; `BASE` is the base alone."""
-
-    def __init__(self, description: Mapping[str, Any], adapters: Mapping[str, Path]) -> None:
-        """`description` as in model.json. Raises `BaseModelError` when base or adapters cannot be loaded here."""
-        base_model = str(description["base_model"])
-        settings = PolicySettings.model_validate(description.get("policy") or {})
-        self._weights: dict[str, list[torch.Tensor] | None] = {}
-        try:
-            lora = LoraSettings.model_validate(description["lora"])
-            settings = settings.model_copy(update={"loader": "peft"})
-            self._policy = policy = Policy(base_model, lora, description.get("renderer"), settings)
-            for name, directory in adapters.items():
-                policy.load_adapter(directory)
-                self._weights[name] = [parameter.detach().clone() for parameter in policy.parameters()]
-        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError, torch.OutOfMemoryError) as error:
-            raise BaseModelError(
-                f"{base_model} cannot be loaded here: {str(error).splitlines()[0]}",
-                "Deploy from a machine that has it, or without the smoke test.",
-            ) from error
-        self._weights[BASE] = None
-        self.candidates = [*self._weights]
-        self.chat_template_kwargs = dict(settings.chat_template_kwargs)
-        self._by_text: dict[str, int] | None = None
-
-    def prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The tokens that a conversation is rendered as, up to the reply."""
-        given: Any = list(messages)
-        return list(self._policy.renderer.render_ids(given, tools=None, add_generation_prompt=True))
-
-    def token_ids(self, texts: Sequence[str]) -> list[int]:
-        """The ids of tokens that a host names by their texts, up to the first that several ids have."""
-        if self._by_text is None:
-            tokenizer = self._policy.tokenizer
-            decoded: list[str] = tokenizer.batch_decode([[id_] for id_ in range(len(tokenizer))])
-            self._by_text = {}
-            for token_id, text in enumerate(decoded):
-                self._by_text[text] = -1 if text in self._by_text else token_id
-        return list(takewhile(lambda token_id: token_id >= 0, (self._by_text.get(text, -1) for text in texts)))
-
-    def logprobs(self, candidate: str, prompt_ids: Sequence[int], reply_ids: Sequence[int]) -> list[float]:
-        """`candidate`'s log-probs of a reply's tokens after the prompt. `[T]`, nats"""
-        ids = [*prompt_ids, *reply_ids]
-        sampled = [at >= len(prompt_ids) for at in range(len(ids))]
-        sequence = TokenSequence(ids, sampled, [0.0] * len(ids), [1.0] * len(ids))
-        with self._policy.with_weights(self._weights[candidate]), torch.no_grad():
-            return [value.item() for value in trained_logprobs(self._policy, [sequence])]
+def _load(description: Mapping[str, Any]) -> Policy:
+    """`description` as in model.json. Raises `BaseModelError` when the base cannot be loaded here."""
+    base_model = str(description["base_model"])
+    try:
+        settings = PolicySettings.model_validate({**(description.get("policy") or {}), "loader": "peft"})
+        return Policy(
+            base_model, LoraSettings.model_validate(description["lora"]), description.get("renderer"), settings
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, torch.OutOfMemoryError) as error:
+        raise BaseModelError(
+            f"{base_model} cannot be loaded here: {str(error).splitlines()[0]}",
+            "Deploy from a machine that has it, or without the smoke test.",
+        ) from error

@@ -7,17 +7,17 @@ SDK repeats its requests and keeps the files' hashes, so what was uploaded befor
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from gavel.base.extras import install_line
 from gavel.base.secrets import without_secrets
-from gavel.trainer.deploy.host import Deployment, Report, find_misfits, key_of
+from gavel.trainer.deploy.host import GOES_ON, Plan, Report, Resource, find_misfits, key_of
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRecord
 
 T = TypeVar("T")
-KEY_VARIABLE = "WANDB_API_KEY"
 _START_SECONDS = 120.0
 _UPLOAD_SECONDS = 3600
 _INFERENCE = "https://api.inference.wandb.ai/v1"
@@ -36,17 +36,18 @@ _REGION = "coreweave-us"
 class WandbHost:
     """A project of a team."""
 
-    name = "wandb"
+    name, key_variable = "wandb", "WANDB_API_KEY"
     remedies: Mapping[int, str] = {}
 
     def __init__(self, place: str, *, base: str = "") -> None:
         """`place`: team/project. `base`: the base as W&B Inference names it, where the run has another name for it."""
-        self._entity, _, self._project = place.rstrip("/").partition("/")
-        if not self._entity or not self._project or "/" in self._project:
+        self.place = place.rstrip("/")
+        team, _, project = self.place.partition("/")
+        if not team or not project or "/" in project:
             raise DeployError(
                 f"{place!r} is no project of W&B", "Give wandb:TEAM/PROJECT; a personal account has none."
             )
-        self.place = f"{self._entity}/{self._project}"
+        self._project = {"entity": team, "project": project}
         self._base = base
 
     def check(self, adapter: AdapterFacts) -> list[str]:
@@ -58,84 +59,66 @@ class WandbHost:
             )
         return found
 
-    async def deploy(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Deployment:
-        artifact = self._artifact(record)
+    @asynccontextmanager
+    async def plan(self, record: DeploymentRecord, report: Report) -> AsyncGenerator[Plan]:
+        adapter, alias = record.adapter, f"step{record.adapter.step}"
+        artifact = f"{self.place}/{record.remote_name}:{alias}"
 
-        if not await self._is_there(record):
-            record.begin()
-            report(f"uploading {adapter.size / 1e6:.1f} MB as {artifact}")
-            await self._ask(lambda: self._log(adapter, record), f"{artifact} cannot be uploaded")
-        return Deployment(self, record, _INFERENCE, f"wandb-artifact:///{artifact}", KEY_VARIABLE)
+        def api() -> Any:
+            import wandb
 
-    async def status(self, record: DeploymentRecord) -> str:
-        return "there" if await self._is_there(record) else "gone"
+            return wandb.Api(overrides=self._project, timeout=60)
 
-    async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
-        artifact = self._artifact(record)
-        if await self._is_there(record):
-            await self._ask(
-                lambda: self._api().artifact(artifact, type="lora").delete(delete_aliases=True),
-                f"{artifact} cannot be removed",
+        def log() -> None:
+            import wandb
+
+            base = {"wandb.base_model": self._base or adapter.base_model}
+            made = wandb.Artifact(record.remote_name, type="lora", metadata=base, storage_region=_REGION)
+            for file in adapter.files():
+                made.add_file(str(file), policy="immutable", skip_cache=True)
+            settings = wandb.Settings(
+                mode="online",  # WANDB_MODE is for metrics
+                console="off",
+                silent=True,
+                disable_git=True,
+                disable_code=True,
+                x_disable_stats=True,
+                init_timeout=_START_SECONDS,
+                reinit="create_new",  # a run of the trainer may be open
             )
-            report(f"removed {artifact}")
+            run: dict[str, Any] = {**self._project, "id": record.remote_name, "job_type": "deploy"}
+            with (
+                TemporaryDirectory(prefix="gavel-wandb-", ignore_cleanup_errors=True) as scratch,
+                wandb.init(**run, dir=scratch, settings=settings) as opened,
+            ):
+                opened.log_artifact(made, aliases=[alias]).wait(timeout=_UPLOAD_SECONDS)
+
+        resource = Resource(
+            artifact,
+            find=lambda: self._call(lambda: api().artifact_exists(artifact, type="lora") or None),
+            make=lambda: self._call(log),
+            remove=lambda: self._call(lambda: api().artifact(artifact, type="lora").delete(delete_aliases=True)),
+        )
+        yield Plan([resource], lambda: (_INFERENCE, f"wandb-artifact:///{artifact}"))
 
     def costs(self, record: DeploymentRecord) -> str:
         return (
             "W&B Inference: billed by token (prices: wandb.ai/site/pricing/inference), nothing while it is idle but "
-            f"the artifact's storage; to remove it: gavel undeploy {record.id}"
+            "the artifact's storage"
         )
 
-    def _artifact(self, record: DeploymentRecord) -> str:
-        return f"{self._entity}/{self._project}/{record.remote_name}:step{record.step}"
-
-    async def _is_there(self, record: DeploymentRecord) -> bool:
-        return await self._ask(
-            lambda: self._api().artifact_exists(self._artifact(record), type="lora"), "W&B does not answer"
-        )
-
-    def _api(self) -> Any:
-        import wandb
-
-        return wandb.Api(overrides={"entity": self._entity, "project": self._project}, timeout=60)
-
-    def _log(self, adapter: AdapterFacts, record: DeploymentRecord) -> None:
-        import wandb
-
-        base = {"wandb.base_model": self._base or adapter.base_model}
-        artifact = wandb.Artifact(record.remote_name, type="lora", metadata=base, storage_region=_REGION)
-        for file in adapter.files():
-            artifact.add_file(str(file), policy="immutable", skip_cache=True)
-        settings = wandb.Settings(
-            mode="online",  # WANDB_MODE is for metrics
-            console="off",
-            silent=True,
-            disable_git=True,
-            disable_code=True,
-            x_disable_stats=True,
-            init_timeout=_START_SECONDS,
-            reinit="create_new",  # a run of the trainer may be open
-        )
-        place: dict[str, Any] = {"entity": self._entity, "project": self._project, "id": record.remote_name}
-        with (
-            TemporaryDirectory(prefix="gavel-wandb-", ignore_cleanup_errors=True) as scratch,
-            wandb.init(**place, job_type="deploy", dir=scratch, settings=settings) as run,
-        ):
-            run.log_artifact(artifact, aliases=[f"step{record.step}"]).wait(timeout=_UPLOAD_SECONDS)
-
-    async def _ask(self, ask: Callable[[], T], what: str) -> T:
-        key = key_of(KEY_VARIABLE, "Take one from wandb.ai/authorize, and set it in .env.")
+    async def _call(self, call: Callable[[], T]) -> T:
+        key = key_of(self.key_variable, "Take one from wandb.ai/authorize, and set it in .env.")
         try:
             from wandb.errors import Error
         except ImportError as error:
             raise DeployError("wandb is not installed, which this host needs", install_line("train")) from error
         try:
-            return await asyncio.to_thread(ask)
+            return await asyncio.to_thread(call)
         except (Error, ValueError, OSError, TimeoutError) as error:
             said = without_secrets((str(error).strip().splitlines() or [type(error).__name__])[0], {"KEY": key})
             raise DeployError(
-                f"{what}: {said}",
-                f"Check {KEY_VARIABLE} and the team's project {self._entity}/{self._project}; the same command goes on "
-                "where it was.",
+                f"W&B: {said}", f"Check {self.key_variable} and the team's project {self.place}. {GOES_ON}"
             ) from error
 
 

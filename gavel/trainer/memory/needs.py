@@ -7,10 +7,7 @@ Base, adapter and caches are counted on the meta device, and the learner's passe
 `learner_bytes`. What settings share is counted once. Of a device's memory `MARGIN` is left for what is not a tensor
 (the CUDA context, fragments).
 
-A policy of a config alone: the base model and its adapter on the meta device, whose tensors have no storage.
-
-The learner's own code runs over it, and `TensorBytes` counts what it would hold. Whether a norm or an MLP is fused is
-found by running a small copy of it, as for a real policy.
+Whether a norm or an MLP is fused is found by running a small copy of it, as for a real policy.
 """
 
 import contextlib
@@ -18,6 +15,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -60,12 +58,6 @@ def as_on(device: str) -> Iterator[TensorBytes]:
         yield counted
 
 
-def recomputing() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[Any]]:
-    """Context managers of `torch.utils.checkpoint` for a layer and for its recomputation, which `as_on` does not
-    reach."""
-    return contextlib.nullcontext(), _FusedAttention()
-
-
 class _FusedAttention(TorchFunctionMode):
     """Attention of meta tensors without scores: PyTorch would allocate all of them, a device's kernel keeps none."""
 
@@ -77,16 +69,9 @@ class _FusedAttention(TorchFunctionMode):
 
 
 def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, scale: float | None = None, **__: Any
 ) -> torch.Tensor:
-    del attn_mask, dropout_p, is_causal, enable_gqa  # none changes what is kept
+    """Of the other arguments none changes what is kept."""
     if value.shape[-1] != query.shape[-1]:  # which the kernel does not know: plain products
         repeated = query.shape[1] // key.shape[1]
         key, value = (each.repeat_interleave(repeated, 1) for each in (key, value))
@@ -125,7 +110,6 @@ class PlannedPolicy(Policy):
             if quantized:
                 self.base_bytes = self.quantized_bytes
             self.parameter_count: int = base.num_parameters()
-            self.vocabulary: int = base.get_input_embeddings().num_embeddings
             fuse_norms(torch.nn.ModuleList(_find_fusible(base, "RMSNorm", fuse_norms, _small_norm)))
             fuse_mlps(torch.nn.ModuleList(_find_fusible(base, "MLP", fuse_mlps, _small_mlp)))
             self.model = add_adapter(base, lora, plain=not quantized)
@@ -140,7 +124,9 @@ class PlannedPolicy(Policy):
         super().checkpoint_gradients(on)
         for layer in self.model.modules():
             if isinstance(layer, GradientCheckpointingLayer):
-                again = partial(checkpoint, use_reentrant=False, context_fn=recomputing)
+                # `as_on` does not reach a layer's recomputation
+                both = lambda: (contextlib.nullcontext(), _FusedAttention())  # noqa: E731
+                again = partial(checkpoint, use_reentrant=False, context_fn=both)
                 layer._gradient_checkpointing_func = again  # type: ignore[assignment]
 
 
@@ -341,8 +327,10 @@ class MemoryNeeds:
 
     def _count_cache(self, run: RunConfig) -> tuple[int, int]:
         policy = self.policy(run)
+        decoder = text_decoder(policy.model.get_base_model())
+        read: Any = SimpleNamespace(device=torch.device("meta"), get_decoder=lambda: decoder)
         with as_on(self.device.kind), policy.model.disable_adapter():
-            one, two = (slot_bytes(_Plain(policy), count) for count in (1, 2))
+            one, two = (slot_bytes(read, count) for count in (1, 2))
         return one, two - one
 
     def _context(self, run: RunConfig, free: int) -> int:
@@ -373,14 +361,3 @@ class MemoryNeeds:
         slots = max(1, min(run.backend.slots, round((free - adapters) * SHARE_OF_MEMORY[kind]) // conversation))
         alone = ", one conversation at a time" if why_unbatched(self.config, context) else ""
         return f"embedded{alone}", adapters + slots * conversation, slots, 0
-
-
-class _Plain:
-    """The part of a policy that `slot_bytes` reads."""
-
-    def __init__(self, policy: PlannedPolicy) -> None:
-        self.device = torch.device("meta")
-        self._policy = policy
-
-    def get_decoder(self) -> Any:
-        return text_decoder(self._policy.model.get_base_model())

@@ -136,15 +136,10 @@ class MemoryPlan(Needs):
     parameters: int
     adapter_parameters: int
     adapted_layers: int
-    group_size: int
-    largest_group: int
-    """Unique tokens of a group whose members share half of the context."""
     pass_checkpointed: int
     """A pass of the learner over `longest`, with gradient checkpointing."""
     pass_whole: int
     """The same pass without gradient checkpointing."""
-    all_logits: int
-    """Bytes that all logits of such a pass would take in float32; they are never allocated."""
     whole_pass_tokens: int | None
     """Max tokens of a pass without checkpointing; larger passes use it. None: all or none."""
     fitting_tokens: int
@@ -174,11 +169,8 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
         parameters=policy.parameter_count,
         adapter_parameters=sum(parameter.numel() for parameter in policy.parameters()),
         adapted_layers=len(policy.parameters()) // 2,
-        group_size=run.loop.group_size,
-        largest_group=found.context // 2 + run.loop.group_size * (found.context - found.context // 2),
         pass_checkpointed=passes[True].of(found.longest) - 3 * found.adapter,
         pass_whole=passes[False].of(found.longest) - 3 * found.adapter,
-        all_logits=4 * found.longest * policy.vocabulary,
         whole_pass_tokens=min(whole, found.micro_batch_tokens) if by_size else None,
         fitting_tokens=passes[found.checkpointing].tokens(found.left),
         fits=not found.missing,

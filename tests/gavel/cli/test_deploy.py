@@ -48,7 +48,7 @@ def test_a_run_is_deployed_listed_and_removed(run: Path, server: StandIn, tmp_pa
     assert "Nothing is deployed" in gavel("deployments", cwd=tmp_path).stdout
     assert name in gavel("deployments", "--all", cwd=tmp_path, COLUMNS="240").stdout
     (record,) = json.loads(gavel("deployments", "--all", "--json", cwd=tmp_path).stdout)
-    assert (record["state"], record["step"]) == ("undeployed", 12)
+    assert (record["state"], record["adapter"]["step"]) == ("undeployed", 12)
 
 
 @pytest.mark.parametrize(

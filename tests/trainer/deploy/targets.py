@@ -3,13 +3,14 @@
 import os
 import tempfile
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from gavel.llm import failures
 from gavel.trainer.runs.checkpoints import Checkpoints
 from tests.fake_hub import TOKEN, FakeHub
 from tests.fake_server import Answer, Call
@@ -57,98 +58,91 @@ class Target:
             server.respond = partial(answered, server.respond)
 
 
-@contextmanager
-def _vllm() -> Generator[Target]:
-    fake, key = vllm.FakeVllm(), "VLLM_API_KEY"
-    yield Target(f"vllm:{fake.url}", {key: KEY}, key, [fake], lambda: fake.made, lambda: len(fake.adapters), vllm.BASE)
-    fake.close()
+def _vllm(fakes: ExitStack) -> Target:
+    fake, key = fakes.enter_context(closing(vllm.FakeVllm())), "VLLM_API_KEY"
+    return Target(f"vllm:{fake.url}", {key: KEY}, key, [fake], lambda: fake.made, lambda: len(fake.adapters), vllm.BASE)
 
 
-@contextmanager
-def _together() -> Generator[Target]:
-    pytest.importorskip("together")
-    fake = FakeTogether()
+def _together(fakes: ExitStack) -> Target:
+    fake = fakes.enter_context(closing(FakeTogether()))
     environment = {"TOGETHER_BASE_URL": fake.url, "TOGETHER_API_KEY": KEY, "TOGETHER_PROJECT_ID": PROJECT}
-    yield Target("together", environment, "TOGETHER_API_KEY", [fake], lambda: fake.made, fake.left)
-    fake.close()
+    return Target("together", environment, "TOGETHER_API_KEY", [fake], lambda: fake.made, fake.left)
 
 
-@contextmanager
-def _fireworks() -> Generator[Target]:
-    pytest.importorskip("fireworks")
-    fake = FakeFireworks(looks=1)
+def _fireworks(fakes: ExitStack) -> Target:
+    fake = fakes.enter_context(closing(FakeFireworks(looks=1)))
     environment = {"FIREWORKS_BASE_URL": fake.url, "FIREWORKS_API_KEY": KEY}
-    yield Target(f"fireworks:{ACCOUNT}", environment, "FIREWORKS_API_KEY", [fake], lambda: fake.made, fake.left)
-    fake.close()
+    return Target(f"fireworks:{ACCOUNT}", environment, "FIREWORKS_API_KEY", [fake], lambda: fake.made, fake.left)
 
 
-@contextmanager
-def _huggingface() -> Generator[Target]:
-    hub = FakeHub()
-    fake = FakeEndpoints(hub, looks=1)
+def _huggingface(fakes: ExitStack) -> Target:
+    hub = fakes.enter_context(closing(FakeHub()))
+    fake = fakes.enter_context(closing(FakeEndpoints(hub, looks=1)))
     environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "ENDPOINTS": f"{fake.url}/v2"}
 
     def made() -> list[str]:
         return [*fake.made, *(name for name, each in hub.repositories.items() for _ in range(max(each.commits, 1)))]
 
-    yield Target(
-        "huggingface:desk", environment, "HF_TOKEN", [hub, fake], made,
-        lambda: len(fake.endpoints) + len(hub.repositories),
-    )  # fmt: skip
-    fake.close()
-    hub.close()
+    left = lambda: len(fake.endpoints) + len(hub.repositories)  # noqa: E731
+    return Target("huggingface:desk", environment, "HF_TOKEN", [hub, fake], made, left)
 
 
-@contextmanager
-def _wandb() -> Generator[Target]:
-    sdk = pytest.importorskip("wandb")
+def _wandb(fakes: ExitStack) -> Target:
+    import wandb as sdk
+
     sdk.teardown()  # the SDK's process keeps the address of its first server
-    fake = wandb.FakeWandb()
+    fake = fakes.enter_context(closing(wandb.FakeWandb()))
+    fakes.callback(sdk.teardown)
+    kept = fakes.enter_context(tempfile.TemporaryDirectory())
+    environment = {"WANDB_BASE_URL": fake.url, "WANDB_API_KEY": wandb.KEY, "WANDB_ERROR_REPORTING": "false"}
+    environment |= {f"WANDB_{name}": kept for name in ("CACHE_DIR", "DATA_DIR", "DIR")}
 
     def made() -> list[str]:
         return [*(each["name"] for each in fake.artifacts.values()), *(f"run {name}" for name in fake.runs)]
 
-    with tempfile.TemporaryDirectory() as kept:
-        environment = {"WANDB_BASE_URL": fake.url, "WANDB_API_KEY": wandb.KEY, "WANDB_ERROR_REPORTING": "false"}
-        environment |= {f"WANDB_{name}": kept for name in ("CACHE_DIR", "DATA_DIR", "DIR")}
-        yield Target(
-            "wandb:desk/serving", environment, "WANDB_API_KEY", [fake], made, lambda: len(fake.artifacts),
-            "Qwen/Qwen2.5-14B-Instruct", change_of=wandb.change_of,
-        )  # fmt: skip
-        sdk.teardown()
-    fake.close()
+    return Target(
+        "wandb:desk/serving", environment, "WANDB_API_KEY", [fake], made, lambda: len(fake.artifacts),
+        "Qwen/Qwen2.5-14B-Instruct", change_of=wandb.change_of,
+    )  # fmt: skip
 
 
-@contextmanager
-def _ollama() -> Generator[Target]:
-    pytest.importorskip("ollama")
-    fake = FakeOllama()
-    yield Target(
+def _ollama(fakes: ExitStack) -> Target:
+    fake = fakes.enter_context(closing(FakeOllama()))
+    return Target(
         "ollama", {"OLLAMA_HOST": fake.url}, None, [fake], lambda: fake.made, lambda: len(fake.models),
         run=lambda root, base: make_run(root),  # its weights are merged
         change_of=lambda call: None if call.path == "/api/show" else _change_of(call),
     )  # fmt: skip
-    fake.close()
 
 
-HOSTS = {
+MAKERS = {
     "vllm": _vllm, "together": _together, "fireworks": _fireworks, "huggingface": _huggingface, "wandb": _wandb,
     "ollama": _ollama,
 }  # fmt: skip
+
+
+@contextmanager
+def target_of(host: str) -> Generator[Target]:
+    if host not in ("vllm", "huggingface"):
+        pytest.importorskip(host)
+    with ExitStack() as fakes:
+        yield MAKERS[host](fakes)
+
+
 SLOW = ("wandb", "ollama")
 """The SDK of the one starts a process of its own; the other merges a real model."""
-EVERY_HOST = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in HOSTS]
+EVERY_HOST = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in MAKERS]
 
 
 def ask_at_once(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
     from huggingface_hub import constants
 
-    from gavel.trainer.deploy import host
+    from gavel.trainer.deploy import deploy
 
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(host, "PAUSE", 0.01)
-    monkeypatch.setattr(host, "_backoff", lambda _state: 0.01)
+    monkeypatch.setattr(deploy, "PAUSE", 0.01)
+    monkeypatch.setattr(failures, "_BROKEN_PAUSE", 0.01)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # its protocol is a native library's own
     monkeypatch.setattr(constants, "INFERENCE_ENDPOINTS_ENDPOINT", os.environ.get("ENDPOINTS", ""))

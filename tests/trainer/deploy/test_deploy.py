@@ -21,7 +21,7 @@ from gavel.trainer.deploy.vllm import open_host
 from gavel.trainer.runs.run_directory import read_description
 from tests.fake_server import Answer, Call, FakeServer
 from tests.trainer.conftest import a_model, registered
-from tests.trainer.deploy.targets import HOSTS, ask_at_once
+from tests.trainer.deploy.targets import ask_at_once, target_of
 from tests.trainer.deploy.trained_run import LORA, facts_of, make_run, served_step
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
@@ -32,14 +32,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def deployment(run: Path, base_url: str) -> Deployment:
-    record = open_record(run, host="vllm", address="vllm:http://x", adapter=facts_of(run, 12), options={})
-    return Deployment(open_host("http://x"), record, base_url, "desk", None)
+    record = open_record(run, address="vllm:http://x", adapter=facts_of(run, 12), options={})
+    return Deployment(open_host("http://x"), record, base_url, "desk")
 
 
 async def proven(run: Path, base_url: str) -> str:
     description = read_description(run / "model.json")
-    served = deployment(run, base_url)
-    return await smoke_test(served, run, 12, facts_of(run, 12).directory, description, lambda line: None)
+    return await smoke_test(deployment(run, base_url), description, lambda line: None)
 
 
 @pytest.mark.slow
@@ -61,11 +60,9 @@ async def test_nothing_is_told_where_there_are_no_logprobs_and_no_answer_is_a_fa
 
 
 @pytest.mark.slow
-async def test_a_base_that_is_not_here_leaves_it_unproven_and_says_so(run: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "desk" / "clerk"
-    elsewhere.mkdir(parents=True)
-    served, adapter = deployment(run, "http://127.0.0.1:9/v1"), facts_of(run, 12).directory
-    told = await smoke_test(served, elsewhere, 12, adapter, {"base_model": "/no/such/model"}, lambda line: None)
+async def test_a_base_that_is_not_here_leaves_it_unproven_and_says_so(run: Path) -> None:
+    served = deployment(run, "http://127.0.0.1:9/v1")
+    told = await smoke_test(served, {"base_model": "/no/such/model"}, lambda line: None)
     assert told.startswith("not run: ")
 
 
@@ -105,7 +102,7 @@ async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(ru
     run = Path(shutil.copytree(run, tmp_path / "runs" / "desk" / "clerk"))
     facts = replace(facts_of(run, 12), base_model="Qwen/Qwen3-8B")
     description = read_description(run / "model.json")
-    with HOSTS["fireworks"]() as target, served_step(run, step) as endpoint:
+    with target_of("fireworks") as target, served_step(run, step) as endpoint:
         ask_at_once(monkeypatch, target.environment)
         (server,) = target.servers
         respond, chat = server.respond, f"{endpoint.base_url}/chat/completions"

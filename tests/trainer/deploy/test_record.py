@@ -1,18 +1,15 @@
 """The adapter's facts and the record of a deployment; how a host is named, asked, looked at and told of."""
 
-import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from gavel.base.extras import install_line
-from gavel.trainer.deploy import host as asking
 from gavel.trainer.deploy.deploy import deploy
-from gavel.trainer.deploy.host import open_host, retry
+from gavel.trainer.deploy.host import open_host
 from gavel.trainer.deploy.record import (
     DEPLOYMENTS,
     AdapterFacts,
@@ -22,12 +19,11 @@ from gavel.trainer.deploy.record import (
     open_record,
     read_record,
 )
-from tests.fake_server import Answer, FakeServer
 from tests.trainer.deploy.conftest import facts, write_adapter
 
 
 def opened(run: Path, adapter: AdapterFacts, **options: Any) -> DeploymentRecord:
-    return open_record(run, host="vllm", address="vllm:http://a", adapter=adapter, options=options)
+    return open_record(run, address="vllm:http://a", adapter=adapter, options=options)
 
 
 def test_names_are_the_same_at_every_attempt_and_differ_by_weights(run: Path, adapter: AdapterFacts) -> None:
@@ -44,7 +40,7 @@ def test_names_are_the_same_at_every_attempt_and_differ_by_weights(run: Path, ad
 
 def test_other_options_go_on_with_the_same_deployment(run: Path, adapter: AdapterFacts) -> None:
     first = opened(run, adapter, a=1)
-    first.begin()
+    first.save(made=True)
     again = opened(run, adapter, a=2)
     assert (again.id, again.made, again.options) == (first.id, True, {"a": 2})
 
@@ -67,7 +63,7 @@ def test_two_processes_do_not_work_on_one_deployment(run: Path, adapter: Adapter
 def test_a_record_that_cannot_be_written_stops_before_anything_is_made(run: Path, adapter: AdapterFacts) -> None:
     (run / "deployments").write_text("in the way")
     with pytest.raises(DeployError, match="cannot be written"):
-        opened(run, adapter).begin()
+        opened(run, adapter).save()
 
 
 @pytest.mark.parametrize("damage", ["no config", "cut weights", "no lora"])
@@ -129,28 +125,6 @@ async def test_without_its_package_a_host_says_what_to_install(run, adapter, add
     assert install_line("deploy") in refusal.value.remedy
 
 
-async def test_a_creation_is_looked_up_after_a_500_and_never_sent_blindly_again(monkeypatch):
-    monkeypatch.setattr(asking, "_backoff", lambda _state: 0.01)
-    server, asked = FakeServer(), []
-    answers = [Answer({}, 429, {"Retry-After": "0"}), Answer({}, 500), Answer({}, 500)]
-    server.respond = lambda call: answers.pop(0)
-
-    async def request() -> None:
-        asked.append(1)
-        async with httpx.AsyncClient(base_url=server.url) as client:
-            (await client.post("/x", json={})).raise_for_status()
-
-    async def find() -> str:
-        return "found"
-
-    with contextlib.closing(server):
-        with pytest.raises(httpx.HTTPStatusError):
-            await retry(request, creates=True)
-        assert len(asked) == 2
-        assert await retry(request, creates=True, find=find) == "found"
-        assert len(asked) == 3
-
-
 def test_a_name_that_is_no_deployment_is_told(run):
     with pytest.raises(DeployError, match="no deployment or run 'x'"):
-        find_records(run.parents[1], "x", by_id=True)
+        find_records(run.parents[1], "x")

@@ -61,11 +61,10 @@ class FakeFireworks(ScriptedHost):
                 return self._delete_deployment(name)
             case "GET", "deployedModels", False, _:
                 model = call.query["filter"].partition("=")[2].strip('"')
-                return Answer({"deployedModels": [each for each in self.loaded.values() if each["model"] == model]})
+                names = [name for name, each in self.loaded.items() if each["model"] == model]
+                return Answer({"deployedModels": [self._seen(self.loaded, each, "DEPLOYED") for each in names]})
             case "POST", "deployedModels", False, _:
                 return self._load(call.json)
-            case "GET", "deployedModels", True, _:
-                return self._look(self.loaded, name, "DEPLOYED")
             case "DELETE", "deployedModels", True, _:
                 return self._delete(self.loaded, name)
             case _:
@@ -128,15 +127,16 @@ class FakeFireworks(ScriptedHost):
         return Answer(self.loaded[name])
 
     def _look(self, things: dict[str, dict[str, Any]], name: str, ready: str) -> Answer:
-        if name not in things:
-            return self.error(404, f"{name} not found")
+        return Answer(self._seen(things, name, ready)) if name in things else self.error(404, f"{name} not found")
+
+    def _seen(self, things: dict[str, dict[str, Any]], name: str, ready: str) -> dict[str, Any]:
         thing = things[name]
         if thing["state"] in ("CREATING", "DEPLOYING", "VALIDATING"):
             left = self._left.setdefault(thing["name"], self._looks)
             self._left[thing["name"]] = left - 1
             if left <= 0:
                 thing["state"] = ready
-        return Answer(thing if thing["state"] != "VALIDATING" else {**thing, "state": "UPLOADING"})
+        return thing if thing["state"] != "VALIDATING" else {**thing, "state": "UPLOADING"}
 
     def _delete(self, things: dict[str, dict[str, Any]], name: str) -> Answer:
         if name not in things:

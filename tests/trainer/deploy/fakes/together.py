@@ -90,15 +90,15 @@ class FakeTogether(ScriptedHost):
                     return self.error(409, "endpoint has deployments")
                 return self._delete(self.endpoints, endpoint)
             case "GET", [endpoint, _]:
-                return _page([each for each in self.deployments.values() if each["endpointId"] == endpoint])
+                return _page(
+                    [self._seen(each["id"]) for each in self.deployments.values() if each["endpointId"] == endpoint]
+                )
             case "POST", [endpoint, _]:
                 given = {name: body[name] for name in ("autoscaling", "config", "model", "inactiveTimeout")}
                 fixed = {"configId": "cr_1", "modelId": "ml_base", "modelRevisionId": "rev_0", "hardware": "1xH100"}
                 state = {"state": "DEPLOYMENT_STATE_PROVISIONING", "message": "scheduling"}
                 fixed |= {"endpointId": endpoint, "trafficMode": "TRAFFIC_MODE_LIVE"}
                 return self._make("deployment", self.deployments, body["name"], **given, **fixed, status=state)
-            case "GET", [_, _, deployment]:
-                return Answer(self._seen(deployment))
             case "PATCH", [_, _, deployment]:
                 self.deployments[deployment]["autoscaling"] = body["autoscaling"]
                 return Answer(self.deployments[deployment])
