@@ -23,7 +23,7 @@ from gavel.cli.named import file_named
 from gavel.cli.options import STAND_IN, default_judge
 from gavel.cli.terminal import print_table, run_interruptibly, say
 from gavel.judge.audit.golden import GoldenResult, check_golden, golden_scores, jury_weights, learnt_prior, with_weights
-from gavel.judge.audit.golden_set import SHIPPED, load_golden
+from gavel.judge.audit.golden_set import SHIPPED, counts_down, load_golden
 from gavel.judge.config import read_text_option
 from gavel.judge.drafts import draft_rubric
 from gavel.judge.errors import JudgeError
@@ -123,9 +123,10 @@ def golden(
     tape = None if cassette == Path("none") else Cassette(cassette or runs_root() / "golden.sqlite")
     models = [name.strip() for name in model.split(",")] if model else None
     engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
+    engine.probe_when_asked()
     known = load_golden(file or SHIPPED, label, by, prompt)
-    if known[0].label:
-        say(Console(), f"The order is that of the field {known[0].label}.")
+    if field := known[0].label:
+        say(Console(), f"The order is that of the field {field}{', 1 is best' if counts_down(field) else ''}.")
     known = [known[at * len(known) // limit] for at in range(limit)] if limit and limit < len(known) else known
     results = run_interruptibly(check_golden(engine, known))
     if tape is not None:

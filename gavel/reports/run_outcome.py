@@ -153,8 +153,8 @@ def outcome_in_words(
     """The run's outcome in one sentence or more, then a suggestion if there is one.
 
     `rows`: of metrics.jsonl, of a run that is finished or not. `max_tokens`: the run's limit of a reply. `scenario`:
-    its name in commands; a run of a program has none. `judges`: the models. `settable`: the command takes every setting. A run is pinned to its
-    settings, so a suggestion that changes one begins anew.
+    its name in commands; a run of a program has none. `judges`: the models. `settable`: the command takes every
+    setting. A run is pinned to its settings, so a suggestion that changes one begins anew.
 
         ["Nothing was trained in 2 of 2 steps: the members of every group scored alike, and 100 % of the replies were
           cut at 48 tokens.",
