@@ -26,7 +26,7 @@ from gavel.trainer.runs.run_directory import (
     names_checkpoint,
     read_description,
 )
-from gavel.trainer.runs.storage.store import pull_named
+from gavel.trainer.runs.stores import pull_named
 
 ORIGIN = "gavel_origin.json"
 """File in a checkpoint copied from another machine: the origin that the run records."""

@@ -22,7 +22,7 @@ from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.policy.merged_model import ExportError
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.runs.storage.store import StorageError
+from gavel.trainer.runs.stores import StorageError
 from tests.fake_hub import FakeHub
 from tests.forked import start_script
 from tests.trainer.conftest import a_group, a_model, registered

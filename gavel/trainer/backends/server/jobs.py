@@ -49,7 +49,7 @@ from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.run_directory import RunDirectoryError, read_description, run_path
-from gavel.trainer.runs.storage.store import open_store, push_checkpoint
+from gavel.trainer.runs.stores import open_store, push_checkpoint
 
 FILE = "jobs.jsonl"
 
