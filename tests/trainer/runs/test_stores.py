@@ -203,7 +203,7 @@ def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path: Path, monkeypa
     with pytest.raises(StorageError, match="file cannot be used"):
         push_checkpoint(a_run(tmp_path, 1), 1, open_store(str(tmp_path / "file")), PLACE)
     use_s3(monkeypatch, "http://127.0.0.1:9")
-    monkeypatch.setattr("gavel.trainer.runs.stores._ATTEMPTS", 1)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(StorageError, match="AWS_ENDPOINT_URL_S3"):
         open_store("s3://bucket").names("")
 
