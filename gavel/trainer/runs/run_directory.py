@@ -66,7 +66,7 @@ _HASH = re.compile("@[0-9a-f]{12}$")
 RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
 _OWN = frozenset(
     "model.json experiment.json run.toml summary.json memory.json metrics.jsonl report.html run.html trajectories "
-    f"checkpoints {START} {PULLED} reference exports adapters vllm.log vllm-logs jobs.jsonl atropos trackio_id wandb "
+    f"checkpoints {START} {PULLED} reference exports adapters vllm.log vllm-logs job.json atropos trackio_id wandb "
     "wandb_id".split()
 )
 """The entries of a run directory that Gavel writes, beside its lock."""

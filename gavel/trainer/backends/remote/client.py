@@ -5,6 +5,8 @@ line was cut, or because the server or this process was restarted, it is the sam
 """
 
 import asyncio
+import hashlib
+import json
 import math
 import os
 import shutil
@@ -12,6 +14,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -20,7 +23,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
-from gavel.trainer.backends.remote.connection import Connection, canonical, hash_parts, model_path
+from gavel.trainer.backends.remote.connection import Connection, hash_parts, model_path
 from gavel.trainer.backends.remote.wire import (
     ADAPTER_FILES,
     KEY_VARIABLE,
@@ -34,15 +37,11 @@ from gavel.trainer.backends.remote.wire import (
     SentAdapter,
     checked_key,
     checked_url,
-    job_id,
 )
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoints import ExportError, occupied_error, read_export_mark
 from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_description, run_path, runs_root
-
-_FETCHES = 2
-"""Max downloads of a file whose hash does not match."""
 
 
 def fetch_directory(connection: Connection, path: str, files: Mapping[str, str], target: Path) -> None:
@@ -57,9 +56,18 @@ def fetch_directory(connection: Connection, path: str, files: Mapping[str, str],
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         for name, sha256 in files.items():
-            if not is_inside(unfinished, unfinished / name):
+            file = unfinished / name
+            if not is_inside(unfinished, file):
                 raise RemoteBackendError(f"the server names a file outside the export: {name}", "Is it to be trusted?")
-            _fetch(connection, f"{path}/{name}", unfinished / name, sha256)
+            for _ in range(2):
+                if file.is_file() and file_sha256(file) == sha256:
+                    break
+                connection.fetch(f"{path}/{name}", file)
+                if file_sha256(file) == sha256:
+                    break
+                file.unlink()  # it went on with the beginning of another one
+            else:
+                raise RemoteBackendError(f"{name} arrived with another SHA-256", "Export it again.")
         for file in [file for file in unfinished.rglob("*") if file.is_file()]:
             if file.relative_to(unfinished).as_posix() not in files:
                 file.unlink()  # of another export that was cut off
@@ -67,17 +75,6 @@ def fetch_directory(connection: Connection, path: str, files: Mapping[str, str],
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise ExportError(f"{target} cannot be written: {error}", "Make room, or name another directory.") from error
-
-
-def _fetch(connection: Connection, path: str, file: Path, sha256: str) -> None:
-    for _ in range(_FETCHES):
-        if file.is_file() and file_sha256(file) == sha256:
-            return
-        connection.fetch(path, file)
-        if file_sha256(file) == sha256:
-            return
-        file.unlink()
-    raise RemoteBackendError(f"{file.name} arrived with another SHA-256", "Export it again.")
 
 
 def _check_export(target: Path) -> None:
@@ -146,7 +143,7 @@ class RemoteBackend:
         spec = model.model_dump(mode="json", include=fields)
         asked = model.from_checkpoint if isinstance(model, TrainableSpec) else None
         start = await asyncio.to_thread(find_local_start, asked, runs_root()) if asked else None
-        await self._run(model, "register", {"spec": spec, "trainable": trainable}, adapter=start)
+        await self._run(model, "register", {"spec": spec, "trainable": trainable}, None, start)
 
     async def find(self, project: str, name: str) -> TrainableSpec:
         """A run that is kept there, for `export`, `push` and `history`; whoever trains it goes on.
@@ -163,7 +160,7 @@ class RemoteBackend:
 
     async def prepare(self, model: TrainableSpec, config: TrainConfig) -> None:
         reference = await _reference(config)
-        await self._run(model, "prepare", {"config": config.model_dump(mode="json")}, adapter=reference)
+        await self._run(model, "prepare", {"config": config.model_dump(mode="json")}, None, reference)
 
     async def train(
         self,
@@ -260,17 +257,10 @@ class RemoteBackend:
             )
         return self._states[model.key]
 
-    async def _run(
-        self,
-        model: ModelSpec,
-        kind: Kind,
-        arguments: dict[str, Any],
-        groups: list[TrajectoryGroup] | None = None,
-        adapter: SentAdapter | None = None,
-    ) -> JobState:
+    async def _run(self, model: ModelSpec, kind: Kind, arguments: dict[str, Any], *sent: Any) -> JobState:
         abandoned = threading.Event()
         try:
-            return await asyncio.to_thread(self._run_now, model, kind, arguments, groups, adapter, abandoned)
+            return await asyncio.to_thread(self._run_now, model, kind, arguments, *sent, abandoned=abandoned)
         except asyncio.CancelledError:
             abandoned.set()  # the same call again finds the same job
             raise
@@ -282,15 +272,15 @@ class RemoteBackend:
         arguments: dict[str, Any],
         groups: list[TrajectoryGroup] | None = None,
         adapter: SentAdapter | None = None,
+        *,
         abandoned: threading.Event | None = None,
     ) -> JobState:
         abandoned = abandoned or threading.Event()
         step = None if kind == "register" else self._state(model).step
         files: dict[Path, list[str]] = {}
-        spare: dict[Path, list[str]] = {}
         if adapter is not None:
             arguments = arguments | {"adapter": adapter.model_dump(mode="json")}
-            spare = {Path(adapter.directory, name): parts for name, parts in adapter.parts.items()}
+            files = {Path(adapter.directory, name): parts for name, parts in adapter.parts.items()}
         arguments, upload = canonical(arguments), list[str]()
         with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
             if groups is not None:
@@ -299,12 +289,29 @@ class RemoteBackend:
                 files[store.path] = upload = hash_parts(store.path)
             job = Job(id=uuid.uuid4().hex, kind=kind, writer=self._writer, upload=upload, arguments=arguments)
             if kind in _REPEATED:
-                same = job_id(kind, model.key, step, upload, arguments)
-                job = job.model_copy(update={"id": same, "step": step})
-            state = self.connection.run(model.key, job, files, spare, abandoned)
+                work = json.dumps([kind, *model.key, step, upload, arguments], sort_keys=True)
+                job = job.model_copy(update={"id": hashlib.sha256(work.encode()).hexdigest(), "step": step})
+            state = self.connection.run(model.key, job, files, abandoned)
         if state.model is not None and not abandoned.is_set():
             self._states[model.key] = state.model
         return state
+
+
+def canonical(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as the server parses them; numbers of other libraries are plain, those not finite become null.
+
+    Raises `RemoteBackendError` for what JSON cannot hold.
+    """
+    try:
+        return json.loads(json.dumps(arguments, default=_plain), parse_constant=lambda _: None)
+    except (TypeError, ValueError) as error:
+        raise RemoteBackendError(f"an argument cannot be sent: {error}", "Give numbers, strings, lists.") from error
+
+
+def _plain(value: object) -> int | float:
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    raise TypeError(f"{value!r:.80} is no number and no string")
 
 
 async def _reference(config: TrainConfig) -> SentAdapter | None:

@@ -26,7 +26,7 @@ from gavel.trainer.backends.skypilot.cluster import (
     ClusterSettings,
     ServerEndedError,
     cluster_settings,
-    find_own_package,
+    pack_wheel,
     read_secrets,
     redacted,
     state_directory,
@@ -84,7 +84,7 @@ async def wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, sa
 async def _answers(client: httpx.AsyncClient, cluster: str) -> bool:
     """Whether the server answers. Raises `ClusterError` when it is not ours or speaks another protocol."""
     try:
-        answer = await client.post("/v1/uploads", json=[])
+        answer = await client.get("/openapi.json")
     except httpx.TransportError:
         return False
     for status, why in (426, "runs another version of Gavel"), (401, "has another key than was kept here"):
@@ -97,8 +97,7 @@ async def _answers(client: httpx.AsyncClient, cluster: str) -> bool:
 
 async def offer_cluster(settings: ClusterSettings, host: ClusterHost, say: Say) -> tuple[dict[str, Any], Offer]:
     """The task of SkyPilot, and the machines and price that the cluster would have, which `say` is told."""
-    package = await asyncio.to_thread(find_own_package, state_directory() / "packages")
-    config = task_config(settings, package)
+    config = task_config(settings, await asyncio.to_thread(pack_wheel, state_directory() / "packages"))
     offer = await host.offer(config)
     price = "price unknown" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour while it is on"
     after = "deleted, with the runs on it," if settings.ends_machines else "stopped"

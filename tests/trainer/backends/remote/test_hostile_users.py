@@ -145,21 +145,24 @@ async def test_settings_that_the_other_side_does_not_know_are_told_at_once(url, 
 
 
 async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(tmp_path, monkeypatch):
-    from gavel.trainer.backends.server import jobs, uploads
+    from gavel.trainer.backends.server import jobs
+
+    train = LocalBackend.train
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    def full_at_the_end(self: Any, job: str, write: Any = jobs.Journal.write, **to: Any) -> None:
-        (full if "done" in to else write)(self, job, **to)
+    async def full_at_the_end(*arguments: Any, **named: Any) -> None:
+        await train(*arguments, **named)
+        full()
 
     with served(tmp_path) as url:
         async with registered(url) as (_, model):
             group = await a_group(model, 0.0, 1.0)
             for place, name, fails, kind, told in (
-                (uploads, "write_atomically", full, UploadError, r"(?s)No space left.*Make room"),
-                (jobs, "write_whole", full, GavelError, r"(?s)No space left.*no step is trained twice"),
-                (jobs.Journal, "write", full_at_the_end, GavelError, "No space left"),  # after the step was made
+                (jobs, "write_atomically", full, UploadError, r"(?s)No space left.*Make room"),
+                (jobs.ServedModel, "save", full, GavelError, r"(?s)No space left.*no step is trained twice"),
+                (LocalBackend, "train", full_at_the_end, GavelError, "No space left"),  # after the step was made
             ):
                 with monkeypatch.context() as patched:
                     patched.setattr(place, name, fails)
@@ -230,7 +233,7 @@ async def test_no_secret_of_a_remote_run_is_written_or_shown_anywhere(tmp_path, 
             (here / "errors.log").write_text(told)
         finally:
             server.stop()
-    assert list(there.rglob("jobs.jsonl"))
+    assert list(there.rglob("job.json"))
     assert (planted_files(tmp_path, [_MARK]), watcher.found) == ([], set())
 
 
