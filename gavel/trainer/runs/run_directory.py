@@ -11,7 +11,6 @@ up to FORMAT_VERSION: a change that older readers would misread raises it.
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -19,7 +18,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from gavel.base.errors import GavelError
 from gavel.base.files import UNFINISHED, write_atomically
@@ -200,6 +199,7 @@ class RunDirectory:
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _try_operations(self.path)
         except BlockingIOError as error:
             self._lock.close()
             raise RunDirectoryError(
@@ -207,21 +207,16 @@ class RunDirectory:
                 "Wait for it or stop it, or give this run another name.",
             ) from error
         except OSError as error:
-            self._refuse("lock a file", error)
-        if (failed := find_failing_operation(self.path)) is not None:
-            self._refuse(*failed)
+            self._lock.close()
+            self.discard_if_new()
+            raise RunDirectoryError(
+                f"{self.path} cannot hold a run, whose files are locked, appended to, replaced and renamed: "
+                f"{error.strerror or error}",
+                "If the disk is full, make room: the same command goes on. A mounted bucket often lacks some of this: "
+                "keep runs on a disk (GAVEL_RUNS=…), and copy checkpoints to the bucket: gavel push.",
+            ) from error
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name, tracker=tracker)
-
-    def _refuse(self, doing: str, error: OSError) -> NoReturn:
-        self._lock.close()
-        self.discard_if_new()
-        remedy = "A mounted bucket often lacks this. Keep runs on a disk (GAVEL_RUNS=…), and copy checkpoints to the "
-        remedy += "bucket: gavel push."
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = "Make room there and give the command again: the run goes on. GAVEL_RUNS=… names another place."
-        told = f"it cannot {doing}: {error.strerror or error}"
-        raise RunDirectoryError(f"{self.path} cannot hold a run: {told}", remedy) from error
 
     def check_held(self) -> None:
         """Raises `RunDirectoryError` when the directory was deleted or replaced: another process may then use it."""
@@ -251,16 +246,9 @@ class RunDirectory:
 
         No file yet is accepted. Raises `FormatVersionError` for a file in a format that cannot be read.
         """
-        # a prompted model, which has no description, leaves metrics of step 0 alone
-        if (
-            file_name == "model.json"
-            and not (self.path / file_name).exists()
-            and (
-                self.checkpoints.steps()
-                or (self.path / EXPERIMENT).exists()
-                or any(row["step"] > 0 for row in self.metrics.rows())
-            )
-        ):
+        begun = self.checkpoints.steps() or (self.path / EXPERIMENT).exists()
+        begun = begun or any(row["step"] > 0 for row in self.metrics.rows())  # a prompted model has those of step 0
+        if begun and file_name == "model.json" and not (self.path / file_name).exists():
             raise RunDirectoryError(
                 f"{self.path} holds a run, but its model.json is missing, so it is not known what was trained",
                 "Restore model.json, start over with --fresh, or give the new run another --name.",
@@ -308,37 +296,23 @@ class RunDirectory:
         self._lock.close()
 
 
-def find_failing_operation(directory: Path) -> tuple[str, OSError] | None:
-    """The operation that fails in the directory, and its error; None if it can hold a run. A mounted bucket often
-    cannot append to a file or rename one, and would lose metrics or half a checkpoint."""
+def _try_operations(directory: Path) -> None:
+    """Does once what a run does: a mounted bucket often cannot, and would lose metrics or half a checkpoint."""
     tried = directory / ".mount_check"
-    doing = "make a directory"
+    rows = tried / "unfinished" / "rows"
     try:
         shutil.rmtree(tried, ignore_errors=True)
-        (tried / "unfinished").mkdir(parents=True)
-        doing = "write a file"
-        file = tried / "unfinished" / "rows"
-        file.write_text("1\n")
-        doing = "append to a file"
-        with file.open("a") as stream:
+        rows.parent.mkdir(parents=True)
+        rows.write_text("1\n")
+        with rows.open("a") as stream:
             stream.write("2\n")
-            stream.flush()
-        if file.read_text() != "1\n2\n":
-            raise OSError("what was appended is not there")
-        doing = "replace a file by renaming another"
-        (tried / "later").write_text("3\n")
-        (tried / "later").replace(file)
-        if file.read_text() != "3\n":
-            raise OSError("the old content is still there")
-        doing = "rename a directory"
-        (tried / "unfinished").rename(tried / "whole")
-        if (tried / "whole" / "rows").read_text() != "3\n":
-            raise OSError("its files did not come along")
-    except OSError as error:
-        return doing, error
+        (tried / "later").write_text(rows.read_text() + "3\n")
+        (tried / "later").replace(rows)
+        rows.parent.rename(tried / "whole")
+        if (tried / "whole" / "rows").read_text() != "1\n2\n3\n":
+            raise OSError("what was written is not there")
     finally:
         shutil.rmtree(tried, ignore_errors=True)
-    return None
 
 
 _ADAPTER = "adapter_config.json"

@@ -181,18 +181,12 @@ def refuse(*_given: Any, **_named: Any) -> Any:
     raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "told"),
-    [(Path, "rename", "rename a directory"), (Path, "replace", "replace"), (fcntl, "flock", "lock")],
-)
-def test_a_mount_that_lacks_something_as_those_of_buckets_do_is_refused_by_name(
-    owner: Any, name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("owner", "name"), [(Path, "rename"), (Path, "replace"), (fcntl, "flock")])
+def test_a_mount_that_lacks_something_as_those_of_buckets_do_is_refused(owner, name, tmp_path, monkeypatch):
     with monkeypatch.context() as mounted:
         mounted.setattr(owner, name, refuse)
-        with pytest.raises(RunDirectoryError, match=rf"cannot hold a run: it cannot {told}") as caught:
+        with pytest.raises(RunDirectoryError, match=r"cannot hold a run.*not supported(?s:.*)GAVEL_RUNS"):
             RunDirectory(tmp_path / "runs", "desk", "clerk")
-    assert "GAVEL_RUNS" in caught.value.remedy
     assert not (tmp_path / "runs").exists()
     RunDirectory(tmp_path / "runs", "desk", "clerk").close()
 
