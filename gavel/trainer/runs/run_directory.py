@@ -59,6 +59,8 @@ START = "start"
 """Holds the adapter that a run began with, if that is another run's."""
 PULLED = ".pulled"
 """Holds what has arrived of a checkpoint that is being pulled from a store."""
+ORIGIN = "gavel_origin.json"
+"""File in a checkpoint copied from another machine: the origin that the run records."""
 _LONGEST_NAME = 255
 _REORDERED = "the same in another order"
 _HASH = re.compile("@[0-9a-f]{12}$")
@@ -178,6 +180,19 @@ def read_description(file: Path) -> dict[str, Any]:
     if not isinstance(description, dict):
         raise RunDirectoryError(f"{file} is not a JSON object", RESTORE)
     return cast("dict[str, Any]", description)
+
+
+def read_origin(checkpoint: Path) -> dict[str, Any]:
+    """Its `run`, `step` and `base_model`; of a copy from another machine also how it was `named` there and its
+    `directory`. Empty for an adapter of no run."""
+    if (checkpoint / ORIGIN).is_file():
+        return {name: value for name, value in read_description(checkpoint / ORIGIN).items() if value is not None}
+    file = checkpoint.parent.parent / "model.json"
+    if checkpoint.parent.name != "checkpoints" or not file.is_file():
+        return {}
+    run = read_description(file)
+    found = {"run": f"{run.get('project')}/{run.get('name')}", "step": int(checkpoint.name)}
+    return found | {"base_model": run.get("base_model")}
 
 
 class RunDirectory:

@@ -185,7 +185,7 @@ def test_a_line_that_is_no_row_is_named_in_a_sentence_and_passed_over_by_readers
     with path.open("a", encoding="utf-8") as stream:
         stream.write(f"{line}\n")
     log.log(2, "train", {"reward": 0.6})
-    with pytest.raises(MetricsError, match=r"cannot be read: line 2 is no") as error:
+    with pytest.raises(MetricsError, match=r"cannot be read \(line 2\)") as error:
         open_log(path).rows()
     assert "--fresh" in error.value.remedy
     read = whole_rows(path)

@@ -41,7 +41,7 @@ from gavel.trainer.backends.remote.wire import (
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoints import ExportError, occupied_error, read_export_mark
-from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_description, run_path, runs_root
+from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_origin, run_path, runs_root
 
 
 def fetch_directory(connection: Connection, path: str, files: Mapping[str, str], target: Path) -> None:
@@ -90,17 +90,14 @@ def find_local_start(named: str, root: Path) -> SentAdapter | None:
     if not names_something(named, root):
         return None
     directory = find_checkpoint(named, root)
-    run = directory.parent.parent / "model.json"
-    described = read_description(run) if directory.parent.name == "checkpoints" and run.is_file() else {}
-    if not described:
-        return _adapter(named, directory)
-    of = f"{described.get('project')}/{described.get('name')}"
-    return _adapter(named, directory, run=of, step=int(directory.name), base_model=described.get("base_model"))
+    return _adapter(named, directory, read_origin(directory))
 
 
-def _adapter(named: str, directory: Path, **origin: Any) -> SentAdapter:
+def _adapter(named: str, directory: Path, origin: Mapping[str, Any]) -> SentAdapter:
     parts = {name: hash_parts(directory / name) for name in ADAPTER_FILES if (directory / name).is_file()}
-    return SentAdapter(named=named, directory=os.path.abspath(directory), parts=parts, **origin)
+    return SentAdapter.model_validate(
+        {**origin, "named": named, "directory": str(directory.absolute()), "parts": parts}
+    )
 
 
 _REPEATED: frozenset[Kind] = frozenset({"train", "train_sft"})
@@ -279,7 +276,6 @@ class RemoteBackend:
         step = None if kind == "register" else self._state(model).step
         files: dict[Path, list[str]] = {}
         if adapter is not None:
-            arguments = arguments | {"adapter": adapter.model_dump(mode="json")}
             files = {Path(adapter.directory, name): parts for name, parts in adapter.parts.items()}
         arguments, upload = canonical(arguments), list[str]()
         with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
@@ -287,10 +283,13 @@ class RemoteBackend:
                 store = TrajectoryStore(Path(directory, "groups.jsonl.zst"))
                 store.extend(groups)
                 files[store.path] = upload = hash_parts(store.path)
-            job = Job(id=uuid.uuid4().hex, kind=kind, writer=self._writer, upload=upload, arguments=arguments)
+            job = Job(
+                id=uuid.uuid4().hex, kind=kind, writer=self._writer, upload=upload, adapter=adapter, arguments=arguments
+            )
             if kind in _REPEATED:
-                work = json.dumps([kind, *model.key, step, upload, arguments], sort_keys=True)
-                job = job.model_copy(update={"id": hashlib.sha256(work.encode()).hexdigest(), "step": step})
+                job = job.model_copy(update={"step": step})
+                work = json.dumps([*model.key, job.model_dump(mode="json", exclude={"id", "writer"})], sort_keys=True)
+                job = job.model_copy(update={"id": hashlib.sha256(work.encode()).hexdigest()})
             state = self.connection.run(model.key, job, files, abandoned)
         if state.model is not None and not abandoned.is_set():
             self._states[model.key] = state.model
@@ -319,7 +318,7 @@ async def _reference(config: TrainConfig) -> SentAdapter | None:
     directory = config.reference_path
     if directory is None or not all((directory / name).is_file() for name in ADAPTER_FILES):
         return None
-    return await asyncio.to_thread(_adapter, str(directory), directory)
+    return await asyncio.to_thread(_adapter, str(directory), directory, {})
 
 
 def _train_result(state: JobState) -> TrainResult:

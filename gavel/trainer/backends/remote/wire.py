@@ -37,20 +37,6 @@ class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Job(_Wire):
-    """A task for a model."""
-
-    id: str = Field(min_length=8, max_length=100)
-    kind: Kind
-    writer: str
-    """The client, as it named itself when it registered the model."""
-    step: int | None = None
-    """Training steps that the client knows of; the job is refused when there are others."""
-    upload: list[str] = Field(default_factory=list)
-    """SHA-256 of each part of the file of groups."""
-    arguments: dict[str, Any] = Field(default_factory=dict)
-
-
 class SentAdapter(_Wire):
     """An adapter of the client's machine, which a run is to begin with or to be compared with."""
 
@@ -63,6 +49,21 @@ class SentAdapter(_Wire):
     run: str | None = None
     step: int | None = None
     base_model: str | None = None
+
+
+class Job(_Wire):
+    """A task for a model."""
+
+    id: str = Field(min_length=8, max_length=100)
+    kind: Kind
+    writer: str
+    """The client, as it named itself when it registered the model."""
+    step: int | None = None
+    """Training steps that the client knows of; the job is refused when there are others."""
+    upload: list[str] = Field(default_factory=list)
+    """SHA-256 of each part of the file of groups."""
+    adapter: SentAdapter | None = None
+    arguments: dict[str, Any] = Field(default_factory=dict)
 
 
 class ModelState(_Wire):
@@ -140,36 +141,16 @@ def checked_key(given: str) -> str:
     return key
 
 
-class UploadError(GavelError):
-    """A part of a file cannot be taken."""
-
-
-class DamagedUploadError(UploadError):
-    """A part is not what was announced."""
-
-
 class RemoteError(GavelError):
-    """Something failed on the server of a remote backend."""
+    """The server of a remote backend refuses a request, or something failed there."""
 
 
-class WrongKeyError(GavelError):
-    """A request without the server's key."""
+class DamagedUploadError(RemoteError):
+    """A part of a file is not what was announced."""
 
 
-class ProtocolError(GavelError):
-    """Client and server are of versions that do not understand each other."""
-
-
-class WriterError(GavelError):
+class WriterError(RemoteError):
     """Another client has registered the model since."""
-
-
-class StepError(GavelError):
-    """The model is at another step than its client knows."""
-
-
-class UnknownSettingsError(GavelError):
-    """The client sends what this version of the server does not know."""
 
 
 def _subclasses(kind: type[GavelError]) -> Iterator[type[GavelError]]:

@@ -45,14 +45,12 @@ from gavel.trainer.backends.remote.wire import (
     Job,
     JobState,
     KeptRun,
-    ProtocolError,
-    UploadError,
-    WrongKeyError,
+    RemoteError,
 )
 from gavel.trainer.backends.server.jobs import Jobs, Uploads, unknown_settings
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.metrics import whole_rows
+from gavel.trainer.runs.metrics import read_rows
 from gavel.trainer.runs.run_directory import RunDirectoryError, read_description
 from gavel.trainer.serving.answers import CLIENT_GONE
 from gavel.trainer.serving.capture import given_key
@@ -69,46 +67,34 @@ _OTHER_KEY = (
 _ENDPOINT = re.compile(r"/v1/models/[^/]+/[^/]+/openai/v1/")
 
 
-class Activity:
-    """Requests that are answered, and when the last one ended; a job that runs is work too."""
+class Guard:
+    """An application for those who have the key, and how long they have not used it."""
 
-    def __init__(self) -> None:
+    def __init__(self, app: ASGIApp, key: str, busy: Callable[[], object]) -> None:
+        """`busy`: true while a job runs, which is use too."""
+        self._app = app
+        self._key = key.encode()
+        self._busy = busy
         self._requests = 0
         self._last = time.monotonic()
-        self.busy: Callable[[], object] = lambda: False
-        """True if a job runs."""
-
-    @contextlib.contextmanager
-    def request(self) -> Generator[None]:
-        self._requests += 1
-        try:
-            yield
-        finally:
-            self._requests -= 1
-            self._last = time.monotonic()
-
-    def idle_seconds(self) -> float:
-        """Since anything was done; 0 while something is."""
-        if self._requests or self.busy():
-            self._last = time.monotonic()
-        return time.monotonic() - self._last
-
-
-class Guard:
-    """Middleware before all routes; `activity` hears of requests with the key."""
-
-    def __init__(self, app: ASGIApp, key: str, activity: Activity) -> None:
-        self._app = app
-        self._activity = activity
-        self._key = key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] == HEALTH:
             return await self._app(scope, receive, send)
         if (refusal := self._refusal(Request(scope))) is not None:
             return await refusal(scope, receive, send)
-        with self._activity.request():
+        self._requests += 1
+        try:
             await self._app(scope, receive, send)
+        finally:
+            self._requests -= 1
+            self._last = time.monotonic()
+
+    def idle_seconds(self) -> float:
+        """Since anything was done; 0 while something is."""
+        if self._requests or self._busy():
+            self._last = time.monotonic()
+        return time.monotonic() - self._last
 
     def _refusal(self, request: Request) -> Response | None:
         given = given_key(request.headers)
@@ -118,11 +104,11 @@ class Guard:
                 return None
             return _error(401, "the key is not that of this server", "authentication_error")
         if not is_ours:
-            return refused(401, WrongKeyError("the key is not that of the server", _OTHER_KEY))
+            return refused(401, RemoteError("the key is not that of the server", _OTHER_KEY))
         spoken = request.headers.get(PROTOCOL_HEADER)
         if spoken != str(PROTOCOL):
             why = f"the server speaks protocol {PROTOCOL}, and the client {spoken or 'none'}"
-            return refused(426, ProtocolError(why, "Install the same version of Gavel on both sides."))
+            return refused(426, RemoteError(why, "Install the same version of Gavel on both sides."))
         return None
 
 
@@ -184,8 +170,8 @@ _FETCHED = "checkpoints", "exports", "trajectories"
 _METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD"]
 
 
-def create_app(backend: LocalBackend, *, key: str, root: Path, activity: Activity | None = None) -> FastAPI:
-    """`root`: the runs' directory, that of the backend. `activity` hears of requests. Closes the backend at the end."""
+def create_app(backend: LocalBackend, *, key: str, root: Path) -> Guard:
+    """`root`: the runs' directory, that of the backend. Closes the backend at the end."""
     uploads = Uploads(root / ".backend" / "uploads")
     jobs = Jobs(backend, root, uploads)
 
@@ -195,9 +181,6 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, activity: Activit
         await jobs.close()
 
     app = FastAPI(title="Gavel backend", version=version("gavel-rl"), lifespan=lifespan, redoc_url=None)
-    activity = activity or Activity()
-    activity.busy = jobs.running
-    app.add_middleware(Guard, key=key, activity=activity)
 
     @app.get(HEALTH)
     async def health() -> dict[str, object]:
@@ -223,10 +206,8 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, activity: Activit
 
     @app.get("/v1/models/{project}/{name}/history")
     async def history(project: str, name: str, split: str | None = None) -> Response:
-        metrics = await asyncio.to_thread(whole_rows, jobs.model((project, name)).directory / "metrics.jsonl")
-        if metrics.damage:
-            logger.warning("%s", metrics.damage)
-        return JSONResponse([row for row in metrics.rows if split in (None, row["split"])])
+        rows = await asyncio.to_thread(read_rows, jobs.model((project, name)).directory / "metrics.jsonl")
+        return JSONResponse([row for row in rows if split in (None, row["split"])])
 
     @app.get("/v1/models/{project}/{name}/files/{path:path}")
     async def file(project: str, name: str, path: str) -> Response:
@@ -239,7 +220,7 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, activity: Activit
     @app.put("/v1/uploads/{sha256}")
     async def upload(sha256: str, request: Request) -> Response:
         if int(request.headers.get("content-length", PART_BYTES + 1)) > PART_BYTES:
-            raise UploadError("a part is too large, or its length is not told", f"Send {PART_BYTES} bytes at most.")
+            raise RemoteError("a part is too large, or its length is not told", f"Send {PART_BYTES} bytes at most.")
         try:
             await asyncio.to_thread(uploads.add, sha256, await request.body())
         except ClientDisconnect:  # it is sent again
@@ -276,7 +257,7 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, activity: Activit
     async def failed(_: Request, error: Exception) -> Response:
         return refused(500, GavelError(f"the server failed: {type(error).__name__}: {error}", "See its log."))
 
-    return app
+    return Guard(app, key, jobs.running)
 
 
 def _answer(job: str, running: "asyncio.Task[JobState]") -> Response:
@@ -336,8 +317,7 @@ async def serve(
         listener = held.enter_context(contextlib.closing(listen(host, port)))
         address = address_of(listener, host)
         held.enter_context(hold_root(root, address))
-        activity = Activity()
-        app = create_app(backend, key=key, root=root, activity=activity)
+        app = create_app(backend, key=key, root=root)
         config = uvicorn.Config(
             app,
             log_level="error",
@@ -353,7 +333,7 @@ async def serve(
             server.should_exit = True
 
         async def stop_when_idle(seconds: float) -> None:
-            while (left := seconds - activity.idle_seconds()) > 0:  # noqa: ASYNC110 - time itself is waited for
+            while (left := seconds - app.idle_seconds()) > 0:  # noqa: ASYNC110 - time itself is waited for
                 await asyncio.sleep(min(left, max(seconds / 10, 0.05)))
             stop()
 

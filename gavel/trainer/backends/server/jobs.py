@@ -40,19 +40,16 @@ from gavel.trainer.backends.remote.wire import (
     JobState,
     Kind,
     ModelState,
+    RemoteError,
     SentAdapter,
-    StepError,
-    UnknownSettingsError,
-    UploadError,
     WriterError,
 )
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.backends.run_start import ORIGIN
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.policy.adapters import FILES, kept_reference
 from gavel.trainer.runs.checkpoints import read_object
-from gavel.trainer.runs.run_directory import RunDirectoryError, read_description, run_path
+from gavel.trainer.runs.run_directory import ORIGIN, RunDirectoryError, read_description, run_path
 from gavel.trainer.runs.stores import open_store, push_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -77,15 +74,15 @@ class Uploads:
             shutil.rmtree(left, ignore_errors=True)
 
     def add(self, sha256: str, part: bytes) -> None:
-        """Raises `DamagedUploadError` for bytes of another hash, and `UploadError` for too many and for a full disk."""
+        """Raises `DamagedUploadError` for bytes of another hash, and `RemoteError` for too many and for a full disk."""
         if len(part) > PART_BYTES:
-            raise UploadError(f"{len(part)} bytes are more than a part has", f"Send {PART_BYTES} at most.")
+            raise RemoteError(f"{len(part)} bytes are more than a part has", f"Send {PART_BYTES} at most.")
         if hashlib.sha256(part).hexdigest() != sha256:
             raise DamagedUploadError("the bytes that came have another SHA-256 than announced", "Send the file again.")
         try:
             write_atomically(self.directory / sha256, part)
         except OSError as error:
-            raise UploadError(
+            raise RemoteError(
                 f"the server cannot keep the upload: {error.strerror or error}",
                 f"Make room in {self.directory} there, and call again: it goes on where it was.",
             ) from error
@@ -102,16 +99,16 @@ class Uploads:
     def write_adapter(self, sent: SentAdapter, directory: Path) -> None:
         """Writes the adapter's files, and removes their parts. Raises `UploadMissingError`."""
         if not sent.parts.keys() <= set(FILES):
-            raise UploadError(f"an adapter has no file {', '.join(sent.parts)}", f"It has {' and '.join(FILES)}.")
+            raise RemoteError(f"an adapter has no file {', '.join(sent.parts)}", f"It has {' and '.join(FILES)}.")
         self.write({directory / name: parts for name, parts in sent.parts.items()})
         self.remove(part for parts in sent.parts.values() for part in parts)
 
     def check(self, parts: Iterable[str]) -> None:
-        """Raises `UploadMissingError` where some are not here, and `UploadError` for what is no hash."""
+        """Raises `UploadMissingError` where some are not here, and `RemoteError` for what is no hash."""
         parts = list(parts)
         for sha256 in parts:
             if not re.fullmatch(r"[0-9a-f]{64}", sha256):
-                raise UploadError(f"{sha256[:80]!r} is no SHA-256", "Name a part by the 64 digits of its hash.")
+                raise RemoteError(f"{sha256[:80]!r} is no SHA-256", "Name a part by the 64 digits of its hash.")
         if missing := [sha256 for sha256 in parts if not (self.directory / sha256).is_file()]:
             raise UploadMissingError(missing)
 
@@ -294,7 +291,7 @@ class Jobs:
         if begun and begun.id == job.id and (result := _find_result(job, begun, step, rows)) is not None:
             return result
         if job.step is not None and job.step != step:
-            raise StepError(
+            raise RemoteError(
                 f"{'/'.join(model.spec.key)} is at step {step}, and its client is at step {job.step}",
                 "Register the model again (or give the command again), and go on from its step.",
             )
@@ -307,14 +304,14 @@ class Jobs:
 
     async def _register(self, model: ServedModel, job: Job) -> dict[str, Any]:
         before, spec = model.spec, _spec(job.arguments)
-        sent, asked = _sent_adapter(job), spec
+        asked = spec
         model.ready = False
         with contextlib.ExitStack() as until_copied:
-            if sent and not (model.directory / _DESCRIPTION).exists():  # it has its own copy then
+            if job.adapter and not (model.directory / _DESCRIPTION).exists():  # it has its own copy then
                 temporary = tempfile.TemporaryDirectory(dir=self._uploads.directory, prefix="adapter-")
                 start = Path(until_copied.enter_context(temporary))
-                self._uploads.write_adapter(sent, start)
-                (start / ORIGIN).write_text(sent.model_dump_json(exclude={"parts"}), encoding="utf-8")
+                self._uploads.write_adapter(job.adapter, start)
+                (start / ORIGIN).write_text(job.adapter.model_dump_json(exclude={"parts"}), encoding="utf-8")
                 asked = spec.model_copy(update={"from_checkpoint": str(start)})
             try:
                 model.spec = asked
@@ -329,15 +326,13 @@ class Jobs:
 
     async def _perform(self, model: ServedModel, job: Job) -> dict[str, Any]:
         """Calls the backend's method of the job's kind with its arguments."""
-        given = {name: value for name, value in job.arguments.items() if name != "adapter"}
+        given = dict(job.arguments)
         if "config" in given:
             kind = SftConfig if job.kind == "train_sft" else TrainConfig
             given["config"] = kind.model_validate(given["config"])
-        if (sent := _sent_adapter(job)) is not None:
-            kept = kept_reference(model.directory, Path(sent.named))
-            if not kept.is_dir():
-                with new_folder(kept) as unfinished:
-                    await asyncio.to_thread(self._uploads.write_adapter, sent, unfinished)
+        if job.adapter and not (kept := kept_reference(model.directory, Path(job.adapter.named))).is_dir():
+            with new_folder(kept) as unfinished:
+                await asyncio.to_thread(self._uploads.write_adapter, job.adapter, unfinished)
         if job.kind in ("train", "train_sft", "log"):
             groups = await asyncio.to_thread(self._groups, job)
             if job.kind == "train_sft":
@@ -403,19 +398,14 @@ def _find_result(job: Job, begun: Begun, step: int, rows: list[dict[str, Any]]) 
     return asdict(TrainResult(made["step"], trained, reason, _numbers(made)))
 
 
-def unknown_settings(error: ValidationError | RequestValidationError) -> UnknownSettingsError:
+def unknown_settings(error: ValidationError | RequestValidationError) -> RemoteError:
     """The error for settings that this version does not support."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    return UnknownSettingsError(
+    return RemoteError(
         f"the server does not take {where or 'what it is sent'}: {first['msg']}",
         "Install the same version of Gavel on both sides.",
     )
-
-
-def _sent_adapter(job: Job) -> SentAdapter | None:
-    sent = job.arguments.get("adapter")
-    return None if sent is None else SentAdapter.model_validate(sent)
 
 
 def _spec(given: dict[str, Any]) -> ModelSpec:

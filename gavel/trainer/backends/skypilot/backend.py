@@ -5,7 +5,6 @@ The server there ends itself when nobody uses it, and SkyPilot then stops the ma
 
 import asyncio
 import contextlib
-import math
 import os
 import secrets as random
 import sys
@@ -32,7 +31,7 @@ from gavel.trainer.backends.skypilot.cluster import (
     state_directory,
     task_config,
 )
-from gavel.trainer.backends.skypilot.hosts import ClusterHost, Offer, Say, SkyHost, SshTunnel, ThisMachine
+from gavel.trainer.backends.skypilot.hosts import ClusterHost, Say, SkyHost, SshTunnel, ThisMachine
 
 _LOOK_SECONDS = 1.0
 _JOB_LOOK_SECONDS = 15.0
@@ -63,16 +62,17 @@ async def wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, sa
                 if follow.ident is None:
                     follow.start()
                 await asyncio.sleep(_LOOK_SECONDS)
-                if host.is_here or time.monotonic() - looked > _JOB_LOOK_SECONDS:
-                    looked = time.monotonic()
-                    if await host.ended(cluster, job):
-                        await asyncio.sleep(_LOOK_SECONDS)  # the last lines of its log
-                        said = redacted("\n".join(last), [record.key.get_secret_value()])
-                        raise ServerEndedError(
-                            f"the server on {cluster} has ended. Its log:\n{said}",
-                            f"gavel cluster logs {cluster} shows all. The machines stop when they are idle; "
-                            f"at once: gavel cluster down {cluster}",
-                        )
+                if not host.is_here and time.monotonic() - looked < _JOB_LOOK_SECONDS:
+                    continue
+                looked = time.monotonic()
+                if await host.ended(cluster, job):
+                    await asyncio.sleep(_LOOK_SECONDS)  # the last lines of its log
+                    said = redacted("\n".join(last), [record.key.get_secret_value()])
+                    raise ServerEndedError(
+                        f"the server on {cluster} has ended. Its log:\n{said}",
+                        f"gavel cluster logs {cluster} shows all. The machines stop when they are idle; "
+                        f"at once: gavel cluster down {cluster}",
+                    )
     finally:
         done.set()
     raise ClusterError(
@@ -95,16 +95,18 @@ async def _answers(client: httpx.AsyncClient, cluster: str) -> bool:
     return answer.is_success
 
 
-async def offer_cluster(settings: ClusterSettings, host: ClusterHost, say: Say) -> tuple[dict[str, Any], Offer]:
-    """The task of SkyPilot, and the machines and price that the cluster would have, which `say` is told."""
+async def offer_cluster(settings: ClusterSettings, host: ClusterHost, say: Say) -> tuple[dict[str, Any], float | None]:
+    """The task of SkyPilot, and its price in USD an hour (None: not known); `say` is told it and the machines."""
     config = task_config(settings, await asyncio.to_thread(pack_wheel, state_directory() / "packages"))
-    offer = await host.offer(config)
-    price = "price unknown" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour while it is on"
+    lines, usd_per_hour = await host.offer(config)
+    price = "price unknown" if usd_per_hour is None else f"{usd_per_hour:.2f} USD an hour while it is on"
     after = "deleted, with the runs on it," if settings.ends_machines else "stopped"
-    idle = f"after {settings.idle_minutes_to_autostop} idle minutes"
-    for line in (*offer.lines, f"{settings.cluster}: {price}; {after} {idle}"):
+    for line in (
+        *lines,
+        f"{settings.cluster}: {price}; {after} after {settings.idle_minutes_to_autostop} idle minutes",
+    ):
         say(line)
-    return config, offer
+    return config, usd_per_hour
 
 
 async def is_on(settings: ClusterSettings, record: ClusterRecord | None, host: ClusterHost) -> bool:
@@ -178,10 +180,9 @@ class SkyPilotBackend(RemoteBackend):
         if found and record is not None:
             with contextlib.suppress(ServerEndedError):  # which is started again
                 return await cls._connected(record, host, told, patience)
-        config, offer = await offer_cluster(asked, host, told)
-        price = math.inf if offer.usd_per_hour is None else offer.usd_per_hour
-        if max_usd_per_hour is not None and not found and price > max_usd_per_hour:
-            said = "an unknown price" if price == math.inf else f"{price:.2f} USD an hour"
+        config, price = await offer_cluster(asked, host, told)
+        if max_usd_per_hour is not None and not found and (price is None or price > max_usd_per_hour):
+            said = "an unknown price" if price is None else f"{price:.2f} USD an hour"
             raise ClusterError(
                 f"the cluster {cluster} is offered at {said}, and {max_usd_per_hour:.2f} USD is the most",
                 "Choose other accelerators or another infra, or raise max_usd_per_hour.",

@@ -25,9 +25,7 @@ from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import (
     PROTOCOL,
     PROTOCOL_HEADER,
-    UnknownSettingsError,
-    UploadError,
-    WrongKeyError,
+    RemoteError,
 )
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
@@ -132,7 +130,7 @@ async def test_settings_that_the_other_side_does_not_know_are_told_at_once(url, 
     async with registered(url, "versions") as (_, model):
         dump = TrainConfig.model_dump
         monkeypatch.setattr(TrainConfig, "model_dump", lambda self, **given: dump(self, **given) | {"from_2030": 1})
-        with pytest.raises(UnknownSettingsError, match=r"(?s)from_2030.*same version"):
+        with pytest.raises(RemoteError, match=r"(?s)from_2030.*same version"):
             await model.train([a_written_group(0.0, 1.0)])
         monkeypatch.undo()
     headers = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
@@ -160,7 +158,7 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(tmp_
         async with registered(url) as (_, model):
             group = await a_group(model, 0.0, 1.0)
             for place, name, fails, kind, told in (
-                (jobs, "write_atomically", full, UploadError, r"(?s)No space left.*Make room"),
+                (jobs, "write_atomically", full, RemoteError, r"(?s)No space left.*Make room"),
                 (jobs.ServedModel, "save", full, GavelError, r"(?s)No space left.*no step is trained twice"),
                 (LocalBackend, "train", full_at_the_end, GavelError, "No space left"),  # after the step was made
             ):
@@ -248,7 +246,7 @@ async def _errors(url: str) -> str:
             told.append(repr(error.value) + "".join(traceback.format_exception(error.value)))
         told.append(await model.push("s3://bucket/gavel"))
         told.append(repr(model))
-    with pytest.raises(WrongKeyError) as error:
+    with pytest.raises(RemoteError) as error:
         await model.register(RemoteBackend(url, f"{_MARK}-wrong", patience=60))
     told.append(repr(error.value) + str(error.value))
     with pytest.raises(GavelError) as unreachable:
