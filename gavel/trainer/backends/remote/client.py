@@ -90,13 +90,9 @@ def find_local_start(named: str, root: Path) -> SentAdapter | None:
     if not names_something(named, root):
         return None
     directory = find_checkpoint(named, root)
-    return _adapter(named, directory, read_origin(directory))
-
-
-def _adapter(named: str, directory: Path, origin: Mapping[str, Any]) -> SentAdapter:
     parts = {name: hash_parts(directory / name) for name in ADAPTER_FILES if (directory / name).is_file()}
     return SentAdapter.model_validate(
-        {**origin, "named": named, "directory": str(directory.absolute()), "parts": parts}
+        {**read_origin(directory), "named": named, "directory": str(directory), "parts": parts}
     )
 
 
@@ -156,8 +152,7 @@ class RemoteBackend:
         return spec
 
     async def prepare(self, model: TrainableSpec, config: TrainConfig) -> None:
-        reference = await _reference(config)
-        await self._run(model, "prepare", {"config": config.model_dump(mode="json")}, None, reference)
+        await self._run(model, "prepare", {"config": config.model_dump(mode="json")})
 
     async def train(
         self,
@@ -167,7 +162,7 @@ class RemoteBackend:
         metrics: Mapping[str, float] | None = None,
     ) -> TrainResult:
         arguments = {"config": config.model_dump(mode="json"), "metrics": dict(metrics or {})}
-        return _train_result(await self._run(model, "train", arguments, groups, await _reference(config)))
+        return _train_result(await self._run(model, "train", arguments, groups))
 
     async def train_sft(self, model: TrainableSpec, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
         groups = [TrajectoryGroup(trajectories)]
@@ -311,14 +306,6 @@ def _plain(value: object) -> int | float:
     if isinstance(value, Real):
         return int(value) if isinstance(value, Integral) else float(value)
     raise TypeError(f"{value!r:.80} is no number and no string")
-
-
-async def _reference(config: TrainConfig) -> SentAdapter | None:
-    """The adapter that divergences are from, where it is a directory here."""
-    directory = config.reference_path
-    if directory is None or not all((directory / name).is_file() for name in ADAPTER_FILES):
-        return None
-    return await asyncio.to_thread(_adapter, str(directory), directory, {})
 
 
 def _train_result(state: JobState) -> TrainResult:

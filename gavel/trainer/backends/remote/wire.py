@@ -38,7 +38,7 @@ class _Wire(BaseModel):
 
 
 class SentAdapter(_Wire):
-    """An adapter of the client's machine, which a run is to begin with or to be compared with."""
+    """An adapter of the client's machine, which a run is to begin with."""
 
     named: str
     """The adapter's name, as its user wrote it."""

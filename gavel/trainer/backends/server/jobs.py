@@ -27,7 +27,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, ValidationError
 
 from gavel.base.errors import GavelError
-from gavel.base.files import file_sha256, new_folder, write_atomically
+from gavel.base.files import file_sha256, write_atomically
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
@@ -41,13 +41,12 @@ from gavel.trainer.backends.remote.wire import (
     Kind,
     ModelState,
     RemoteError,
-    SentAdapter,
     WriterError,
 )
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.policy.adapters import FILES, kept_reference
+from gavel.trainer.policy.adapters import FILES
 from gavel.trainer.runs.checkpoints import read_object
 from gavel.trainer.runs.run_directory import ORIGIN, RunDirectoryError, read_description, run_path
 from gavel.trainer.runs.stores import open_store, push_checkpoint
@@ -95,13 +94,6 @@ class Uploads:
                 for sha256 in parts:
                     stream.write((self.directory / sha256).read_bytes())
         self.remove_old()
-
-    def write_adapter(self, sent: SentAdapter, directory: Path) -> None:
-        """Writes the adapter's files, and removes their parts. Raises `UploadMissingError`."""
-        if not sent.parts.keys() <= set(FILES):
-            raise RemoteError(f"an adapter has no file {', '.join(sent.parts)}", f"It has {' and '.join(FILES)}.")
-        self.write({directory / name: parts for name, parts in sent.parts.items()})
-        self.remove(part for parts in sent.parts.values() for part in parts)
 
     def check(self, parts: Iterable[str]) -> None:
         """Raises `UploadMissingError` where some are not here, and `RemoteError` for what is no hash."""
@@ -307,11 +299,12 @@ class Jobs:
         asked = spec
         model.ready = False
         with contextlib.ExitStack() as until_copied:
-            if job.adapter and not (model.directory / _DESCRIPTION).exists():  # it has its own copy then
+            if (sent := job.adapter) and not (model.directory / _DESCRIPTION).exists():  # it has its own copy then
                 temporary = tempfile.TemporaryDirectory(dir=self._uploads.directory, prefix="adapter-")
                 start = Path(until_copied.enter_context(temporary))
-                self._uploads.write_adapter(job.adapter, start)
-                (start / ORIGIN).write_text(job.adapter.model_dump_json(exclude={"parts"}), encoding="utf-8")
+                self._uploads.write({start / name: parts for name, parts in sent.parts.items() if name in FILES})
+                self._uploads.remove(part for parts in sent.parts.values() for part in parts)
+                (start / ORIGIN).write_text(sent.model_dump_json(exclude={"parts"}), encoding="utf-8")
                 asked = spec.model_copy(update={"from_checkpoint": str(start)})
             try:
                 model.spec = asked
@@ -330,9 +323,6 @@ class Jobs:
         if "config" in given:
             kind = SftConfig if job.kind == "train_sft" else TrainConfig
             given["config"] = kind.model_validate(given["config"])
-        if job.adapter and not (kept := kept_reference(model.directory, Path(job.adapter.named))).is_dir():
-            with new_folder(kept) as unfinished:
-                await asyncio.to_thread(self._uploads.write_adapter, job.adapter, unfinished)
         if job.kind in ("train", "train_sft", "log"):
             groups = await asyncio.to_thread(self._groups, job)
             if job.kind == "train_sft":

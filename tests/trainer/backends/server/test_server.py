@@ -120,10 +120,6 @@ async def test_a_request_without_the_key_or_of_another_protocol_is_refused(tmp_p
         async with AsyncOpenAI(base_url=f"{url}/v1/models/tests/clerk/openai/v1", api_key="k", max_retries=0) as client:
             with pytest.raises(AuthenticationError):
                 await client.models.list()
-        async with httpx.AsyncClient(headers=HEADERS) as client:
-            for path in ("model.json", "../secret", "checkpoints/../model.json"):
-                answer = await client.get(f"{url}/v1/models/tests/clerk/files/{path}")
-                assert answer.status_code == 404, path
 
 
 def test_a_part_is_kept_under_its_hash_alone_and_goes_after_a_day(tmp_path: Path) -> None:
@@ -190,7 +186,7 @@ async def test_a_server_ends_when_nobody_has_used_it(tmp_path: Path) -> None:
     assert told[0].startswith("http://127.0.0.1:")
 
 
-async def test_the_key_of_a_capture_reaches_nothing_but_its_endpoint(tmp_path: Path) -> None:
+async def test_the_key_of_a_capture_reaches_nothing_but_its_endpoint_and_no_key_other_files(tmp_path: Path) -> None:
     with served(tmp_path) as url:
         async with registered(url) as (_, model), model.capture() as capture, httpx.AsyncClient() as client:
             headers = HEADERS | {"Authorization": f"Bearer {capture.api_key}"}
@@ -198,6 +194,9 @@ async def test_the_key_of_a_capture_reaches_nothing_but_its_endpoint(tmp_path: P
                 assert (await client.get(f"{url}/v1/models/{path}", headers=headers)).status_code == 401
                 assert (await client.get(f"{url}/v1/models/{path}", headers=HEADERS)).status_code != 401
             assert (await client.get(f"{capture.base_url}/models", headers=headers)).status_code == 200
+            for path in ("model.json", "../secret", "checkpoints/../model.json"):
+                answer = await client.get(f"{url}/v1/models/tests/clerk/files/{path}", headers=HEADERS)
+                assert answer.status_code == 404, path
 
 
 def test_a_second_server_is_told_who_holds_the_runs(tmp_path: Path) -> None:
