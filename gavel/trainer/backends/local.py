@@ -241,9 +241,7 @@ class LocalBackend:
 
     def _directory(self, model: ModelSpec) -> RunDirectory:
         if model.key not in self._directories:
-            raise NotRegisteredError(
-                f"the model {model.name} is not registered here", "First: await model.register(backend)"
-            )
+            raise NotRegisteredError.of(model.name)
         directory = self._directories[model.key]
         directory.check_held()
         return directory

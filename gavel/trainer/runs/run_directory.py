@@ -30,27 +30,6 @@ from gavel.trainer.runs.trackers import TrackerName, chosen_tracker
 FORMAT_VERSION = 1
 
 
-class FormatVersionError(GavelError):
-    """A file was written in a format that this version of Gavel cannot read."""
-
-
-def check_format_version(found: object, what: str) -> None:
-    """Raises `FormatVersionError` for a version `found` in a file that is later than `FORMAT_VERSION`, or is none.
-
-    None, no recorded version, is fine. `what` names the file in the error.
-    """
-    if not (found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0)):
-        raise FormatVersionError(
-            f"{what} has the format version {found!r}, which is not a version number",
-            "Restore the file, or give the new run another name.",
-        )
-    if found is not None and found > FORMAT_VERSION:
-        raise FormatVersionError(
-            f"{what} has format version {found}, and this Gavel reads up to {FORMAT_VERSION}",
-            "Upgrade Gavel (pip install --upgrade gavel-rl), or give the new run another name.",
-        )
-
-
 _LOCK = ".lock"
 EXPERIMENT = "experiment.json"
 TRAINER_STATE = "trainer_state"
@@ -89,6 +68,17 @@ class RunDirectoryError(GavelError):
         return "\n".join(filter(None, (self.message, in_python)))
 
 
+def check_format_version(found: object, what: str) -> None:
+    """Raises `RunDirectoryError` for a version `found` in the file `what` that is later than `FORMAT_VERSION`, or is no
+    number. None, no recorded version, is fine."""
+    if found is None or (type(found) is int and 0 <= found <= FORMAT_VERSION):
+        return
+    remedy = "Upgrade Gavel (pip install --upgrade gavel-rl), or give the new run another --name."
+    if type(found) is not int:
+        remedy = RESTORE
+    raise RunDirectoryError(f"{what} has format version {found!r}, and this Gavel reads up to {FORMAT_VERSION}", remedy)
+
+
 def runs_root(path: str | Path | None = None) -> Path:
     """`path`, else GAVEL_RUNS, else `runs` here."""
     return Path(path or os.environ.get("GAVEL_RUNS") or "runs")
@@ -119,8 +109,7 @@ def _is_part(name: str) -> bool:
 def check_description(run: Path, description: dict[str, Any], file_name: str = EXPERIMENT) -> None:
     """Raises `RunDirectoryError` when the run was begun with another description; none yet is accepted.
 
-    Where the file was deleted, the copy in the newest checkpoint stands for it. Raises `FormatVersionError` for a file
-    in a format that cannot be read.
+    Where the file was deleted, the copy in the newest checkpoint stands for it.
     """
     kept = run.glob(f"checkpoints/[0-9]*/{TRAINER_STATE}/{file_name}")
     file = run / file_name if (run / file_name).exists() else max(kept, default=None)
@@ -257,10 +246,7 @@ class RunDirectory:
         return read_description(file) if file.exists() else {}
 
     def check(self, description: dict[str, Any], file_name: str = "model.json") -> None:
-        """Raises `RunDirectoryError` when the run was begun with another description, or with one that is lost.
-
-        No file yet is accepted. Raises `FormatVersionError` for a file in a format that cannot be read.
-        """
+        """As `check_description`; also raises when the description is lost."""
         begun = self.checkpoints.steps() or (self.path / EXPERIMENT).exists()
         begun = begun or any(row["step"] > 0 for row in self.metrics.rows())  # a prompted model has those of step 0
         if begun and file_name == "model.json" and not (self.path / file_name).exists():

@@ -244,9 +244,7 @@ class RemoteBackend:
 
     def _state(self, model: ModelSpec) -> ModelState:
         if model.key not in self._states:
-            raise NotRegisteredError(
-                f"the model {model.name} is not registered here", "First: await model.register(backend)"
-            )
+            raise NotRegisteredError.of(model.name)
         return self._states[model.key]
 
     async def _run(self, model: ModelSpec, kind: Kind, arguments: dict[str, Any], *sent: Any) -> JobState:

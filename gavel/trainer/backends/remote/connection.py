@@ -54,10 +54,6 @@ class Again(Exception):
     """The request may succeed when it is sent again."""
 
 
-class AbandonedError(RemoteBackendError):
-    """Nobody waits for the request any more, or the client was closed meanwhile."""
-
-
 def _passes(error: BaseException) -> bool:
     if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError) or _tls_error(error) is not None:
         return False
@@ -111,7 +107,7 @@ class Connection:
     ) -> JobState:
         """Sends the job and the parts of its `files` that the server lacks, and waits until it is done.
 
-        Raises what it failed with, and `AbandonedError` soon after `abandoned` is set.
+        Raises what it failed with, and `RemoteBackendError` soon after `abandoned` is set.
         """
         self._calls.add(abandoned)
         path = f"{model_path(key)}/jobs"
@@ -219,7 +215,7 @@ class Connection:
 
     def _check_awaited(self, abandoned: threading.Event) -> None:
         if abandoned.is_set():
-            raise AbandonedError(
+            raise RemoteBackendError(
                 f"the call to {self.url} was given up", "It may be done there: register the model again."
             )
 

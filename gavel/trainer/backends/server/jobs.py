@@ -160,9 +160,7 @@ class ServedModel:
     def check_registered(self) -> None:
         """Raises `NotRegisteredError`."""
         if self.record.writer is None:
-            raise NotRegisteredError(
-                f"the model {'/'.join(self.spec.key)} is not registered here", "First: await model.register(backend)"
-            )
+            raise NotRegisteredError.of("/".join(self.spec.key))
 
     def check_writer(self, job: Job) -> None:
         """Raises `WriterError` for a job of a client that may not change the model, and `NotRegisteredError`."""
