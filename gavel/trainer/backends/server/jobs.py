@@ -110,8 +110,10 @@ class Uploads:
 
     def remove_old(self) -> None:
         """Removes the parts that no job has asked for within a day."""
-        old = time.time() - 86_400
-        self.remove(file.name for file in self.directory.iterdir() if file.is_file() and file.stat().st_mtime < old)
+        for file in self.directory.iterdir():
+            with contextlib.suppress(OSError):  # its job took it meanwhile, or it is an adapter
+                if file.stat().st_mtime < time.time() - 86_400:
+                    file.unlink()
 
 
 FILE = "job.json"
