@@ -11,6 +11,7 @@ import ssl
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -73,7 +74,7 @@ _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 6 * WAIT_SECONDS
 """Seconds without a byte after which a connection counts as broken."""
 _UPLOADS = 3
-"""Times that a part is sent which arrives altered, and a file that is gone when its job begins."""
+"""Times that the parts of a job are sent which do not arrive, or arrive altered."""
 
 
 class Connection:
@@ -127,8 +128,12 @@ class Connection:
                 state = self._repeat(wait, abandoned) or self._repeat(submit, abandoned)
             if not state.missing or not left:
                 break
-            for file, parts in files.items():
-                self._upload(file, parts, set(state.missing), abandoned)
+            try:
+                for file, parts in files.items():
+                    self._upload(file, parts, set(state.missing), abandoned)
+            except DamagedUploadError:
+                if left == 1:
+                    raise
             state = self._repeat(submit, abandoned)
         if state.error is not None:
             state.error.throw()
@@ -164,17 +169,10 @@ class Connection:
             for number, sha256 in enumerate(parts):
                 if sha256 in missing:
                     stream.seek(number * PART_BYTES)
-                    self._put(sha256, stream.read(PART_BYTES), abandoned)
+                    self._repeat(partial(self._put, sha256, stream.read(PART_BYTES)), abandoned)
 
-    def _put(self, sha256: str, part: bytes, abandoned: threading.Event) -> None:
-        put = lambda: self._check_answer(self._client.put(f"/v1/uploads/{sha256}", content=part))  # noqa: E731
-        for left in reversed(range(_UPLOADS)):
-            try:
-                self._repeat(put, abandoned)
-                return
-            except DamagedUploadError:
-                if not left:
-                    raise
+    def _put(self, sha256: str, part: bytes) -> None:
+        self._check_answer(self._client.put(f"/v1/uploads/{sha256}", content=part))
 
     def _repeat(self, request: Callable[[], T], abandoned: threading.Event | None = None) -> T:
         """The result of `request`, which is repeated while its errors may pass: until it succeeds, the patience is
