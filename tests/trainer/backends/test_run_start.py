@@ -150,27 +150,14 @@ async def test_a_damaged_checkpoint_is_refused_and_so_is_a_damaged_copy(runs: Pa
         await model.register(LocalBackend(tmp_path))
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("runs")
-
-    async def train() -> None:
-        async with registered(root, a_model("clerk", "desk")) as (model, _):
-            for _ in range(2):
-                await model.train([await a_group(model, [0.0, 1.0, 0.5])], TrainConfig(learning_rate=1e-2))
-
-    asyncio.run(train())
-    return root / "desk" / "clerk"
-
-
 @pytest.fixture
-def run(trained: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(trained, tmp_path / "runs" / "desk" / "clerk"))
+def run(runs: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(runs / "sft" / "tuned", tmp_path / "runs" / "sft" / "tuned"))
 
 
 def test_the_newest_step_is_exported_and_loads_as_a_plain_model(run: Path) -> None:
     path = export_run(run)
-    assert path == run / "exports" / "000002-merged-float32"
+    assert path == run / "exports" / "000003-merged-float32"
     ids, exports = torch.tensor([[4, 8, 15, 16, 23]]), (path, export_run(run, step=1), export_run(run, step=0))
     outputs = [AutoModelForCausalLM.from_pretrained(each)(ids).logits for each in exports]
     assert not torch.allclose(outputs[0], outputs[1])
@@ -213,7 +200,7 @@ def test_a_step_that_is_damaged_or_not_kept_is_named(run: Path, step: int) -> No
         (run / "checkpoints" / "000001" / "adapter_model.safetensors").write_bytes(b"torn")
     with pytest.raises(RunDirectoryError, match=f"step {step} is") as caught:
         export_run(run, step=step)
-    assert "Kept: 1, 2" in caught.value.remedy
+    assert "Kept: 1, 2, 3" in caught.value.remedy
 
 
 def test_a_trained_run_without_checkpoints_is_not_its_base(run: Path) -> None:
