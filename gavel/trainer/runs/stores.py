@@ -125,19 +125,23 @@ class S3Store:
 
     def __init__(self, address: str) -> None:
         try:
-            import boto3
+            from boto3.exceptions import Boto3Error
+            from botocore.exceptions import BotoCoreError, ClientError
         except ImportError as error:
             raise StorageError("s3:// needs boto3, which is not installed", install_line("s3")) from error
-        from boto3.exceptions import Boto3Error
-        from botocore.exceptions import BotoCoreError, ClientError
-
         self.errors = (Boto3Error, BotoCoreError, ClientError)
         self.address = address.rstrip("/")
         self._bucket, _, prefix = address.removeprefix("s3://").rstrip("/").partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
         if not self._bucket:
             raise StorageError(f"{address!r} names no bucket", "Give s3://bucket/prefix.")
-        self._s3: Any = _translate(lambda _: boto3.client("s3"))(self)  # pyright: ignore
+        self._s3 = self._connect()
+
+    @_translate
+    def _connect(self) -> Any:
+        import boto3
+
+        return boto3.client("s3")  # pyright: ignore
 
     @_translate
     def names(self, prefix: str) -> list[str]:
@@ -318,11 +322,11 @@ def pull_checkpoint(store: Store, place: str, step: int | None, root: Path, key:
         arrived = directory.path / PULLED / f"{step:06d}"
 
         def write(checkpoint: Path) -> None:
+            if card is not None:
+                (checkpoint / CARD).write_bytes(card)
             for name in hashes:
                 (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
                 (arrived / name).rename(checkpoint / name)
-            if (card := store.read(f"{source}/{CARD}")) is not None:
-                (checkpoint / CARD).write_bytes(card)
 
         begun = directory.description()
         if begun and {**begun, "format_version": 0} != {**described, "format_version": 0}:
@@ -333,6 +337,7 @@ def pull_checkpoint(store: Store, place: str, step: int | None, root: Path, key:
         if not directory.checkpoints.is_whole(step):
             for name, sha256 in hashes.items():
                 _fetch(store, source, name, arrived / name, sha256)
+            card = store.read(f"{source}/{CARD}")
             directory.checkpoints.save(step, write)
         shutil.rmtree(directory.path / PULLED, ignore_errors=True)
         if not begun:
