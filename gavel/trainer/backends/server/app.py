@@ -327,7 +327,7 @@ async def serve(
             timeout_graceful_shutdown=_CLOSING_SECONDS,
         )
         server = AnnouncedServer(config, lambda: announce(address))
-        loop, signals = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+        loop = asyncio.get_running_loop()
 
         def stop() -> None:
             server.should_exit = True
@@ -337,13 +337,9 @@ async def serve(
                 await asyncio.sleep(min(left, max(seconds / 10, 0.05)))
             stop()
 
-        for number in signals:
+        for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        idle = None if idle_seconds is None else asyncio.create_task(stop_when_idle(idle_seconds))
-        try:
-            await server.serve(sockets=[listener])
-        finally:
-            if idle is not None:
-                idle.cancel()
-            for number in signals:
-                loop.remove_signal_handler(number)
+            held.callback(loop.remove_signal_handler, number)
+        if idle_seconds is not None:
+            held.callback(asyncio.create_task(stop_when_idle(idle_seconds)).cancel)
+        await server.serve(sockets=[listener])

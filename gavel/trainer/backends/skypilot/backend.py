@@ -43,6 +43,7 @@ _TAIL = 15
 async def wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, say: Say, seconds: float) -> None:
     """Waits until the server answers to the key. Raises `ClusterError`, with the end of the log when its job ended."""
     deadline, looked = time.monotonic() + seconds, time.monotonic()
+    cluster, job, key = record.cluster, record.job, record.key.get_secret_value()
     last: deque[str] = deque(maxlen=_TAIL)
     done = threading.Event()
 
@@ -51,9 +52,8 @@ async def wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, sa
             last.append(text)
             say(text)
 
-    cluster, job = record.cluster, record.job
     follow = threading.Thread(target=lambda: host.tail(cluster, job, told, follow=True), daemon=True)
-    headers = {"Authorization": f"Bearer {record.key.get_secret_value()}", PROTOCOL_HEADER: str(PROTOCOL)}
+    headers = {"Authorization": f"Bearer {key}", PROTOCOL_HEADER: str(PROTOCOL)}
     try:
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_ANSWER_SECONDS, trust_env=False) as client:
             while time.monotonic() < deadline:
@@ -67,9 +67,9 @@ async def wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, sa
                 looked = time.monotonic()
                 if await host.ended(cluster, job):
                     await asyncio.sleep(_LOOK_SECONDS)  # the last lines of its log
-                    said = redacted("\n".join(last), [record.key.get_secret_value()])
+                    lines = redacted("\n".join(last), [key])
                     raise ServerEndedError(
-                        f"the server on {cluster} has ended. Its log:\n{said}",
+                        f"the server on {cluster} has ended. Its log:\n{lines}",
                         f"gavel cluster logs {cluster} shows all. The machines stop when they are idle; "
                         f"at once: gavel cluster down {cluster}",
                     )
