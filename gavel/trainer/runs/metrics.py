@@ -1,7 +1,6 @@
 """Metrics of a run: one JSON line per row in `metrics.jsonl`, and the same at a tracker, where the run has one."""
 
 import contextlib
-import errno
 import json
 import logging
 import math
@@ -17,6 +16,7 @@ from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory_store import write_whole
 from gavel.trainer.runs.trackers import Tracked, Tracker, TrackerName, chosen_tracker, open_tracker
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,8 @@ class MetricsLog:
         finite = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in values.items()}
         row: Row = finite | {"step": step, "split": split, "time": round(time.time(), 3)}
         try:
-            _append_line(self.path, json.dumps(row))
+            with self.path.open("ab", buffering=0) as stream:
+                write_whole(stream.fileno(), f"{json.dumps(row)}\n".encode(), stream.tell())
         except OSError as error:
             raise MetricsError(
                 f"{self.path} cannot be written: {error}", "Make room, and run the same command again: it resumes."
@@ -89,12 +90,9 @@ class MetricsLog:
 
     def close(self) -> None:
         """Shows the run's report at the tracker, and ends the run there."""
-        if (tracker := self._tracker) is None:
-            return
-        self._tracker = None
-        if (page := self.path.with_name("report.html")).is_file():
-            tracker.log_report(page)
-        tracker.finish()
+        if self._tracker is not None:
+            self._tracker.finish(self.path.with_name("report.html"))
+            self._tracker = None
 
     def _opened(self) -> Tracker | None:
         if self._tracker is None:
@@ -188,19 +186,6 @@ def _read_row(line: bytes) -> Row | None:
             case _:
                 pass
     return None
-
-
-def _append_line(path: Path, line: str) -> None:
-    """Appends the whole line, or raises `OSError` and leaves the file as it was."""
-    content = f"{line}\n".encode()
-    with path.open("ab", buffering=0) as stream:
-        size = stream.tell()
-        try:
-            if stream.write(content) < len(content):  # the disk is full
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            stream.truncate(size)
-            raise
 
 
 def _cut_torn_line(path: Path) -> None:
