@@ -247,14 +247,17 @@ class RunDirectory:
 
     def check(self, description: dict[str, Any], file_name: str = "model.json") -> None:
         """As `check_description`; also raises when the description is lost."""
-        begun = self.checkpoints.steps() or (self.path / EXPERIMENT).exists()
-        begun = begun or any(row["step"] > 0 for row in self.metrics.rows())  # a prompted model has those of step 0
-        if begun and file_name == "model.json" and not (self.path / file_name).exists():
+        if file_name == "model.json" and not (self.path / file_name).exists() and self._is_begun():
             raise RunDirectoryError(
                 f"{self.path} holds a run, but its model.json is missing, so it is not known what was trained",
                 "Restore model.json, start over with --fresh, or give the new run another --name.",
             )
         check_description(self.path, description, file_name)
+
+    def _is_begun(self) -> bool:
+        """Whether something was trained here; a prompted model leaves metrics of step 0 alone."""
+        kept = self.checkpoints.steps() or (self.path / EXPERIMENT).exists()
+        return bool(kept) or any(row["step"] > 0 for row in self.metrics.rows())
 
     def trajectories(self, split: str, step: int) -> TrajectoryStore:
         """The trajectory store of a split. Raises `RunDirectoryError` for a split that no directory can be.
