@@ -136,7 +136,7 @@ class RemoteBackend:
         spec = model.model_dump(mode="json", include=fields)
         asked = model.from_checkpoint if isinstance(model, TrainableSpec) else None
         start = await asyncio.to_thread(find_local_start, asked, runs_root()) if asked else None
-        await self._run(model, "register", {"spec": spec, "trainable": trainable}, None, start)
+        await self._run(model, "register", {"spec": spec, "trainable": trainable}, adapter=start)
 
     async def find(self, project: str, name: str) -> TrainableSpec:
         """A run that is kept there, for `export`, `push` and `history`; whoever trains it goes on.
@@ -247,10 +247,17 @@ class RemoteBackend:
             raise NotRegisteredError.of(model.name)
         return self._states[model.key]
 
-    async def _run(self, model: ModelSpec, kind: Kind, arguments: dict[str, Any], *sent: Any) -> JobState:
+    async def _run(
+        self,
+        model: ModelSpec,
+        kind: Kind,
+        arguments: dict[str, Any],
+        groups: list[TrajectoryGroup] | None = None,
+        adapter: SentAdapter | None = None,
+    ) -> JobState:
         abandoned = threading.Event()
         try:
-            return await asyncio.to_thread(self._run_now, model, kind, arguments, *sent, abandoned=abandoned)
+            return await asyncio.to_thread(self._run_now, model, kind, arguments, groups, adapter, abandoned)
         except asyncio.CancelledError:
             abandoned.set()  # the same call again finds the same job
             raise
@@ -262,7 +269,6 @@ class RemoteBackend:
         arguments: dict[str, Any],
         groups: list[TrajectoryGroup] | None = None,
         adapter: SentAdapter | None = None,
-        *,
         abandoned: threading.Event | None = None,
     ) -> JobState:
         abandoned = abandoned or threading.Event()
