@@ -65,6 +65,6 @@ from .trainer.loop.train_loop import train_scenario as train_scenario
 from .trainer.model import Model as Model
 from .trainer.model import TrainableModel as TrainableModel
 from .trainer.run_config import RunConfig as RunConfig
-from .trainer.runs.storage.store import StorageError as StorageError
+from .trainer.runs.stores import StorageError as StorageError
 
 __version__: str

@@ -35,7 +35,7 @@ from gavel.trainer.runs.run_directory import (
     runs_root,
     split_step,
 )
-from gavel.trainer.runs.storage.store import open_store, pull_checkpoint, push_checkpoint, split_place
+from gavel.trainer.runs.stores import open_store, pull_checkpoint, push_checkpoint, split_place
 
 if TYPE_CHECKING:
     from gavel.trainer.backends.remote.client import RemoteBackend

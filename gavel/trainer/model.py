@@ -26,7 +26,7 @@ from gavel.trainer.engines.protocol import deadline as turn_deadline
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoints import chosen_step, steps_to_keep
 from gavel.trainer.runs.run_directory import runs_root
-from gavel.trainer.runs.storage.store import StorageError, description, open_store, pull_checkpoint, split_place
+from gavel.trainer.runs.stores import StorageError, description, open_store, pull_checkpoint, split_place
 from gavel.trainer.serving.capture import Capture
 from gavel.trainer.serving.in_process import InProcessClient
 

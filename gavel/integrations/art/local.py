@@ -23,7 +23,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import EngineChoice, VllmSettings
 from gavel.trainer.model import TrainableModel as CoreTrainable
 from gavel.trainer.runs.run_directory import NamedCheckpointError, RunDirectoryError, run_path
-from gavel.trainer.runs.storage.store import StorageError, open_store, pull_checkpoint, stored_steps
+from gavel.trainer.runs.stores import StorageError, open_store, pull_checkpoint, stored_steps
 
 logger = logging.getLogger(__name__)
 

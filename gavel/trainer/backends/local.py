@@ -27,7 +27,7 @@ from gavel.trainer.learner.replicas import follow_leader
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, describe_model
 from gavel.trainer.runs.metrics import MetricsError, trajectory_means
 from gavel.trainer.runs.run_directory import EXPERIMENT, RunDirectory, RunDirectoryError, run_path, runs_root
-from gavel.trainer.runs.storage.store import open_store, push_checkpoint
+from gavel.trainer.runs.stores import open_store, push_checkpoint
 from gavel.trainer.runs.trackers import TrackerError, TrackerName
 
 _Key = tuple[str, str]
@@ -241,9 +241,7 @@ class LocalBackend:
 
     def _directory(self, model: ModelSpec) -> RunDirectory:
         if model.key not in self._directories:
-            raise NotRegisteredError(
-                f"the model {model.name} is not registered here", "First: await model.register(backend)"
-            )
+            raise NotRegisteredError.of(model.name)
         directory = self._directories[model.key]
         directory.check_held()
         return directory

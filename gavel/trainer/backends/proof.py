@@ -21,7 +21,6 @@ follows moves about as far at each publication as at the others.
 adapter. A server that comes back is proven in full before it takes a request.
 """
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -34,36 +33,43 @@ from gavel.base.errors import GavelError
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import TrainedSequence
 from gavel.trainer.engines.engine_pool import EnginePool
-from gavel.trainer.engines.protocol import DEADLINE, Engine, EngineError, Sampled, SamplingRequest
+from gavel.trainer.engines.protocol import DEADLINE, Engine, EngineError, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy
 
 FEWEST = 32
 """Tokens below which nothing is told."""
-_CLEARLY = 2.0
-"""Min ratio of the sampler's distances to the two adapters for a verdict."""
-_BEYOND = 4.0
-"""Min ratio of the distance to the other adapter and the rounding error for a verdict."""
+_CLEARLY, _BEYOND = 2.0, 4.0
+"""Min ratios for a verdict: of the distances to the two adapters, and of the larger one and the rounding."""
 _ANOTHER = 4.0
 """A gap so many times the rounding and the learner's own change belongs to another adapter."""
 _QUANTILES = (0.5, 0.9)
 _TELLING, _FEWEST_TELLING = 1 / 8, 16
 """Share and number of the tokens that are looked at: those whose log-prob the adapters change most."""
-_CERTAIN = 1e-3
-"""Nats. Tokens that are more certain than this may keep every bit of their log-prob."""
-_CHANGED = 0.9
-"""Publications from which the sampler's movement is known,"""
-_KNOWN = 3
-"""and how many are needed."""
-_STILL = 0.5
-"""Share of the least movement seen so far, from which on the sampler may be standing still."""
+_CERTAIN, _CHANGED = 1e-3, 0.9
+"""Nats up to which a token may keep every bit of its log-prob; the share of the others that changes with an adapter."""
+_KNOWN, _STILL = 3, 0.5
+"""Publications from which the sampler's movement is known, and the share of the least at which it may stand still."""
 _MOST, _ENOUGH = 3.0, 4.0
 """Bits of evidence that one publication gives at most, and that are needed: so one publication alone is never enough.
 
 Beside 36 layers in bfloat16 a healthy sampler's movement varies by 18 % (the standard deviation of its logarithm): one
 bit below the least of twenty is some six of these below the mean, and at least two such publications are needed.
 """
+_SEQUENCES, _MAX_TOKENS = 2, 256
+"""Sequences in a probe, and max tokens of each."""
+FLOOR = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
+"""Nats per token below which a gap is always rounding, while that is not known yet; a tenth of it afterwards."""
+_REMEMBERED, _FIRST = 20, 5
+"""Gaps from which the rounding is known, and publications on a probe whose gaps are rounding, whatever they change."""
+_PROMPT_TOKENS, _SAMPLED_TOKENS, _OBSERVED_TOKENS = 24, 16, 4
+"""Tokens per conversation and turn, if the context has room for twice as many."""
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
+"""Nats per token by which the computation of a base model may differ, by the dtype of its weights."""
+ANOTHER_ENGINE = "Sample it with vLLM (--engine vllm, or LocalBackend(engine='vllm')), or choose another base model."
 
+LearnerLogprobs = Callable[..., torch.Tensor]
+"""The learner's log-probs of the trained tokens of one or more sequences, computed in one pass. `[T]`"""
 Verdict = Literal["new", "earlier", "another", "unknown"]
 
 
@@ -84,8 +90,11 @@ def verdict(new: Scores, earlier: Scores, last: Scores, rounding: float, floor: 
     """
     if len(new.learner) < FEWEST:
         return "unknown"
-    if _unmoved(new, last):
-        return "earlier"
+    if torch.equal(new.sampler, last.sampler):  # no bit of it changed
+        uncertain = new.learner < -_CERTAIN
+        changed = new.learner[uncertain] != last.learner[uncertain]
+        if len(changed) >= FEWEST and changed.float().mean().item() >= _CHANGED:
+            return "earlier"
     near, far = (new.sampler - new.learner).abs(), (new.sampler - earlier.learner).abs()
     change = (new.learner - earlier.learner).abs()
     beyond = near.mean() > _ANOTHER * max(rounding, change.mean().item(), floor)
@@ -105,15 +114,6 @@ def _smaller(gaps: torch.Tensor, others: torch.Tensor) -> bool:
     at = torch.tensor(_QUANTILES, device=gaps.device)
     ranked = bool((torch.quantile(others, at) >= _CLEARLY * torch.quantile(gaps, at)).all())
     return ranked and bool(others.mean() > _CLEARLY * gaps.mean())
-
-
-def _unmoved(new: Scores, last: Scores) -> bool:
-    """Whether no bit of the sampler's log-probs changed, where nearly all of the learner's did."""
-    if not torch.equal(new.sampler, last.sampler):
-        return False
-    open_ = new.learner < -_CERTAIN
-    changed = new.learner[open_] != last.learner[open_]
-    return len(changed) >= FEWEST and changed.float().mean().item() >= _CHANGED
 
 
 class Movement:
@@ -142,21 +142,6 @@ class Movement:
         elif expected and max(own, noise) <= _STILL * expected:
             self._bits += min(_MOST, math.log2(expected / max(own, noise, expected / 2**_MOST)))
         return self._bits >= _ENOUGH
-
-
-_SEQUENCES, _MAX_TOKENS = 2, 256
-"""Number of sequences in a probe, and max tokens of each."""
-FLOOR = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
-"""Nats per token below which a gap is always rounding, while that is not known yet."""
-_FLOOR_ONCE_KNOWN = 0.1
-"""The share of it that stays a floor."""
-_REMEMBERED = 20
-"""Gaps from which the rounding of sampler and learner is known."""
-_FIRST = 5
-"""Publications on a probe whose gaps are rounding, since what they change is not told from it yet."""
-
-LearnerLogprobs = Callable[..., torch.Tensor]
-"""The learner's log-probs of the trained tokens of one or more sequences, computed in one pass. `[T]`"""
 
 
 class PublishError(GavelError):
@@ -214,13 +199,15 @@ class PublishCheck:
             raise not_live("log-probs of sampler or learner are not finite")
         served: Verdict = "unknown"
         if not torch.equal(adapter, probe.adapter):  # otherwise there is nothing to tell apart
-            served = self._served(probe, new)
-        if served in ("earlier", "another"):
-            raise not_live(
-                f"the sampler still serves an earlier adapter ({gaps.mean():.3g} nats a token from the new one)"
-                if served == "earlier"
-                else f"the sampler serves another adapter ({gaps.mean():.3g} nats a token from the learner)"
-            )
+            floor = FLOOR[self._policy.dtype] * (1 if len(self._gaps) <= _FIRST else 0.1)
+            served = verdict(new, probe.earlier, probe.last, max(self._gaps), floor)
+            again = self._served_logprobs(probe.token_ids, new.learner.device)
+            if self._movement.stands_still(new, probe.last, again) and served == "unknown":
+                served = "earlier"
+        if served == "earlier":
+            raise not_live(f"the sampler still serves an earlier adapter ({gaps.mean():.3g} nats a token from the new)")
+        if served == "another":
+            raise not_live(f"the sampler serves another adapter ({gaps.mean():.3g} nats a token from the learner)")
         change = (new.learner - probe.earlier.learner).abs().mean().item()
         probe.last, probe.adapter = new, adapter
         probe.publications += 1
@@ -234,12 +221,6 @@ class PublishCheck:
             "publish_change": change,
             "publish_proven": float(served == "new"),
         }
-
-    def _served(self, probe: _Probe, new: Scores) -> Verdict:
-        floor = FLOOR[self._policy.dtype] * (1 if len(self._gaps) <= _FIRST else _FLOOR_ONCE_KNOWN)
-        found = verdict(new, probe.earlier, probe.last, max(self._gaps), floor)
-        still = self._movement.stands_still(new, probe.last, self._served_logprobs(probe.token_ids, new.learner.device))
-        return "earlier" if still and found == "unknown" else found
 
     def _scores(self, token_ids: Sequence[list[int]]) -> Scores:
         learned = self._logprobs(*map(all_trained, token_ids)).float()
@@ -279,13 +260,6 @@ def all_trained(ids: list[int]) -> TokenSequence:
     return TokenSequence(ids, [False] + [True] * (len(ids) - 1), [0.0] * len(ids), [1.0] * len(ids))
 
 
-_PROMPT_TOKENS, _SAMPLED_TOKENS, _OBSERVED_TOKENS = 24, 16, 4
-"""Tokens per conversation and turn, if the context has room for twice as many."""
-_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
-"""Nats per token by which the computation of a base model may differ, by the dtype of its weights."""
-ANOTHER_ENGINE = "Sample it with vLLM (--engine vllm, or LocalBackend(engine='vllm')), or choose another base model."
-
-
 @dataclass(slots=True)
 class _Conversation:
     token_ids: list[int]
@@ -310,10 +284,13 @@ def prove_engine(
     conversations = _sample_conversations(engine, vocabulary)
     served = [torch.tensor(engine.score(each.token_ids)) for each in conversations]
     for turn, where in enumerate(("", " in the second turn of a conversation")):
-        gap = max(_sampling_gap(each, plain, turn) for each, plain in zip(conversations, served, strict=True))
-        if not gap <= tolerance:
+        gaps: list[float] = []
+        for each, plain in zip(conversations, served, strict=True):  # of the tokens from the second on
+            begin, logprobs = each.sampled[turn]
+            gaps.append(_typical(torch.tensor(logprobs) - plain[begin - 1 :][: len(logprobs)]))
+        if not all(gap <= tolerance for gap in gaps):
             raise PublishError(
-                f"the engine's cache does not fit this base model: its log-probs are off by {gap:.3g} nats{where}",
+                f"the engine's cache does not fit this base model: log-probs off by {max(gaps):.3g} nats{where}",
                 ANOTHER_ENGINE,
             )
     whole = [all_trained(each.token_ids) for each in conversations]
@@ -347,7 +324,12 @@ def _sample_conversations(engine: Engine, vocabulary: int) -> list[_Conversation
             )
             for n, each in enumerate(found)
         ]
-        for each, sampled in zip(found, _sample(engine, asked), strict=True):
+        futures = [engine.submit(request) for request in asked]
+        try:
+            replies = [future.result(timeout=DEADLINE) for future in futures]
+        except TimeoutError as error:
+            raise EngineError(f"the engine did not sample a few tokens within {DEADLINE:.0f} s") from error
+        for each, sampled in zip(found, replies, strict=True):
             each.sampled.append((len(each.token_ids), sampled.logprobs))
             each.token_ids = [*each.token_ids, *sampled.token_ids]
             if not turn:
@@ -355,27 +337,9 @@ def _sample_conversations(engine: Engine, vocabulary: int) -> list[_Conversation
     return found
 
 
-def _sample(engine: Engine, asked: Sequence[SamplingRequest]) -> list[Sampled]:
-    """Samples all requests concurrently."""
-    futures = [engine.submit(request) for request in asked]
-    try:
-        return [future.result(timeout=DEADLINE) for future in futures]
-    except TimeoutError as error:
-        raise EngineError(f"the engine did not sample a few tokens within {DEADLINE:.0f} s") from error
-
-
-def _sampling_gap(conversation: _Conversation, plain: torch.Tensor, turn: int) -> float:
-    """`plain` are log-probs of the tokens from the second on."""
-    begin, logprobs = conversation.sampled[turn]
-    return _typical(torch.tensor(logprobs) - plain[begin - 1 :][: len(logprobs)])
-
-
 def _typical(gaps: torch.Tensor) -> float:
     """The root mean square: a single token that is routed or rounded otherwise weighs little."""
     return gaps.square().mean().sqrt().item()
-
-
-logger = logging.getLogger(__name__)
 
 
 class SamplerProof:
@@ -411,18 +375,20 @@ class SamplerProof:
         sampler. Raises `PublishError`, and `EngineError` when no sampler is left."""
         if not isinstance(self._engine, EnginePool):
             return self._checks[self._engine].after()
-        found: list[dict[str, float]] = []
+        worst: dict[str, float] = {}
         for sampler in self._engine.serving:
             try:
-                found.append(self._checks[sampler].after())
+                found = self._checks[sampler].after()
             except EngineError as error:
                 if not self._engine.leave_out(sampler, error):
                     raise
             except PublishError as error:
                 raise PublishError(f"at {sampler.address}: {error.message}", error.remedy) from error
-        told = [metrics for metrics in found if metrics]
-        worst = {"publish_proven": min}
-        return {name: worst.get(name, max)(each[name] for each in told) for name in (told[0] if told else ())}
+            else:
+                for name, value in found.items():
+                    pick = min if name == "publish_proven" else max
+                    worst[name] = pick(value, worst.get(name, value))
+        return worst
 
     def admit_returned(self) -> dict[str, float]:
         """Takes back the samplers that came back and have the live adapter, once that is proven; the pool's counts of

@@ -6,7 +6,7 @@ A backend knows a model by its `ModelSpec` alone; `gavel.Model` itself is one.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from gavel.base.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
@@ -17,6 +17,10 @@ from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 
 class NotRegisteredError(GavelError):
     """A model was used before it was registered with a backend."""
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        return cls(f"the model {name} is not registered here", "First: await model.register(backend)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ is whole, and nothing is ever written over; the same export again returns what i
 
 import contextlib
 import json
-import logging
 import shutil
 from collections.abc import Generator
 from pathlib import Path
@@ -20,12 +19,17 @@ from gavel.base.files import new_folder
 from gavel.trainer.config import ExportDtype, ExportForm, PolicySettings
 from gavel.trainer.policy.merged_model import export_dtype, write_merged
 from gavel.trainer.policy.policy import source_of
-from gavel.trainer.runs.checkpoints import CARD, EXPORT_MARK, Checkpoints, ExportError, occupied_error, read_export_mark
-from gavel.trainer.runs.metrics import whole_rows
+from gavel.trainer.runs.checkpoints import (
+    CARD,
+    EXPORT_MARK,
+    Checkpoints,
+    ExportError,
+    occupied_error,
+    read_export_mark,
+)
+from gavel.trainer.runs.metrics import read_rows
 from gavel.trainer.runs.model_card import model_card
 from gavel.trainer.runs.run_directory import START, RunDirectoryError, check_format_version, read_description
-
-logger = logging.getLogger(__name__)
 
 EXPORTS = "exports"
 _OF_THE_CHECKPOINT = ("manifest.json", "trainer_state")
@@ -66,13 +70,21 @@ def export_run(
             return final
         raise occupied_error(final)
     with _written(final) as directory:
-        gap = None
         if kept is None and checkpoint is not None:
             _copy_adapter(checkpoint, directory)
         elif kept is not None:
             settings = PolicySettings.model_validate(description.get("policy") or {})
             gap = write_merged(description["base_model"], settings, checkpoint, directory, kept)
-            (directory / CARD).write_text(_render_card(run, description, step, kind, gap), encoding="utf-8")
+            card = model_card(
+                description,
+                read_description(experiment) if (experiment := run / "experiment.json").is_file() else {},
+                read_rows(run / "metrics.jsonl"),
+                step=step,
+                base=source_of(description["base_model"]),
+                merged=f"The weights are {kind.removeprefix('merged-')}. On a probe their log-probs differ from those "
+                f"of base and adapter by at most {gap:.1g} nats.",
+            )
+            (directory / CARD).write_text(card, encoding="utf-8")
         (directory / EXPORT_MARK).write_text(json.dumps(mark) + "\n")
     return final
 
@@ -92,18 +104,15 @@ def _description(run: Path) -> dict[str, Any]:
 def _find_checkpoint(run: Path, step: int | None) -> tuple[int, Path | None]:
     """A step and its whole checkpoint; step 0 has none."""
     checkpoints = Checkpoints(run / "checkpoints")
-    kept = checkpoints.steps()
-    if step is None:
-        latest = checkpoints.latest()
-        if latest is None and (kept or any(row["step"] for row in whole_rows(run / "metrics.jsonl").rows)):
-            raise RunDirectoryError(
-                f"the run in {run} was trained, but none of its checkpoints is whole",
-                "Restore one of them, or export the base as it was: RUN@0.",
-            )
-        step = latest or 0
-    if step == 0:
+    kept, newest = checkpoints.steps(), checkpoints.latest() if step is None else None
+    if step is None and newest is None and (kept or any(row["step"] for row in read_rows(run / "metrics.jsonl"))):
+        raise RunDirectoryError(
+            f"the run in {run} was trained, but none of its checkpoints is whole",
+            "Restore one of them, or export the base as it was: RUN@0.",
+        )
+    if not (step := newest if step is None else step):
         return 0, None
-    if step not in kept or not checkpoints.is_whole(step):
+    if not checkpoints.is_whole(step):
         state = "is damaged" if step in kept else "is not kept"
         raise RunDirectoryError(
             f"the checkpoint of step {step} {state}", f"Kept: {', '.join(map(str, kept)) or 'none'}."
@@ -138,18 +147,3 @@ def _copy_adapter(checkpoint: Path, directory: Path) -> None:
     for entry in checkpoint.iterdir():
         if entry.name not in _OF_THE_CHECKPOINT:
             shutil.copytree(entry, directory / entry.name) if entry.is_dir() else shutil.copy(entry, directory)
-
-
-def _render_card(run: Path, description: dict[str, Any], step: int, kind: str, gap: float) -> str:
-    experiment, metrics = run / "experiment.json", whole_rows(run / "metrics.jsonl")
-    if metrics.damage:
-        logger.warning("%s", metrics.damage)
-    return model_card(
-        description,
-        read_description(experiment) if experiment.is_file() else {},
-        metrics.rows,
-        step=step,
-        base=source_of(description["base_model"]),
-        merged=f"The weights are {kind.removeprefix('merged-')}. On a probe their log-probs differ from those of base "
-        f"and adapter by at most {gap:.1g} nats.",
-    )

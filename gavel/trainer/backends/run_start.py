@@ -24,12 +24,9 @@ from gavel.trainer.runs.run_directory import (
     RunDirectoryError,
     find_checkpoint,
     names_checkpoint,
-    read_description,
+    read_origin,
 )
-from gavel.trainer.runs.storage.store import pull_named
-
-ORIGIN = "gavel_origin.json"
-"""File in a checkpoint copied from another machine: the origin that the run records."""
+from gavel.trainer.runs.stores import pull_named
 
 
 class RunStart:
@@ -50,13 +47,13 @@ class RunStart:
         self._pulled = directory.path / PULLED
         if not begun and asked is not None:
             found = pull_named(asked, self._pulled) if "://" in asked else find_checkpoint(asked, root)
-            description = _description_of(found)
-            base = description.get("base_model")
+            origin = read_origin(found)
+            base = origin.pop("base_model", None)
             trained = source_of(base) if isinstance(base, str) else adapter_base(found)
             check_base(source_of(model.base_model), trained, found)
             check_lora(found, model.lora)
             kept_in = asked if "://" in asked else str(found)
-            self.record = {"named": asked, "directory": kept_in, **_origin(found, description)}
+            self.record = {"named": asked, "directory": kept_in, **origin}
             self._source = found
         elif begun and asked is not None and not _same(asked, self.record, root):
             first = f"from {self.record['named']!r}" if self.record else "without another run's checkpoint"
@@ -88,20 +85,3 @@ def _same(asked: str, record: dict[str, Any] | None, root: Path) -> bool:
     return record is not None and (
         asked == record["named"] or names_checkpoint(asked, Path(str(record["directory"])), root)
     )
-
-
-def _description_of(checkpoint: Path) -> dict[str, Any]:
-    """The model.json of the checkpoint's run; empty for a directory that is in none."""
-    if (checkpoint / ORIGIN).is_file():
-        return read_description(checkpoint / ORIGIN)
-    file = checkpoint.parent.parent / "model.json"
-    return read_description(file) if checkpoint.parent.name == "checkpoints" and file.is_file() else {}
-
-
-def _origin(checkpoint: Path, description: dict[str, Any]) -> dict[str, Any]:
-    if not description:
-        return {}
-    if (checkpoint / ORIGIN).is_file():
-        told = ("named", "directory", "run", "step")
-        return {name: description[name] for name in told if description.get(name) is not None}
-    return {"run": f"{description.get('project')}/{description.get('name')}", "step": int(checkpoint.name)}

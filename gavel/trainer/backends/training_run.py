@@ -194,9 +194,10 @@ class TrainingRun:
                 port=serving.port,
                 base_model=model.base_model,
             )
+            undo.callback(self._server.close)
             with saving(self.step):
                 self._start.keep(lambda directory: self._write_policy(directory, self._card(0)))
-            undo.pop_all()
+            self._closing = undo.pop_all()
         directory.describe(description)
         self._limits = _limits(self._engine.max_context, longest, serving.max_reply)
         logger.info("%s: %s", model.name, self._limits)
@@ -255,9 +256,7 @@ class TrainingRun:
     def close(self) -> None:
         """Waits for the step in progress to be saved and logged, and stops serving."""
         with self._lock:
-            self._server.close()
-            self._engine.close()
-            self._replicas.close()
+            self._closing.close()
 
     def _learn(self, batch: Batch, config: TrainConfig, *, restart: bool = False) -> dict[str, float]:
         """The learner's metrics of the step; empty for a batch without sequences, which counts as a step too."""

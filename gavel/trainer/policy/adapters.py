@@ -131,7 +131,7 @@ def keep_reference(run: Path, checkpoint: Callable[[int], Path], policy: "Policy
     """
     source, kept = config.reference_path, run / "reference" / "start"
     if source is not None:
-        kept = kept_reference(run, source)
+        kept = run / "reference" / f"path-{hashlib.sha256(os.path.abspath(source).encode()).hexdigest()[:16]}"
     elif config.reference != "start":
         source, kept = checkpoint(int(config.reference)), run / "reference" / f"step-{int(config.reference)}"
     if kept.is_dir():
@@ -150,11 +150,6 @@ def keep_reference(run: Path, checkpoint: Callable[[int], Path], policy: "Policy
             for file in FILES:
                 shutil.copy2(source / file, unfinished / file)
     return kept
-
-
-def kept_reference(run: Path, source: Path) -> Path:
-    """The path of a run's copy of the reference adapter that was loaded from the directory `source`."""
-    return run / "reference" / f"path-{hashlib.sha256(os.path.abspath(source).encode()).hexdigest()[:16]}"
 
 
 def reference_weights(policy: "Policy", directory: Path) -> list[torch.Tensor]:

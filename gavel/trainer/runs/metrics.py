@@ -1,7 +1,8 @@
 """Metrics of a run: one JSON line per row in `metrics.jsonl`, and the same at a tracker, where the run has one."""
 
-import errno
+import contextlib
 import json
+import logging
 import math
 import os
 import time
@@ -15,8 +16,10 @@ from gavel.base.errors import GavelError
 from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory_store import write_whole
 from gavel.trainer.runs.trackers import Tracked, Tracker, TrackerName, chosen_tracker, open_tracker
 
+logger = logging.getLogger(__name__)
 Row = dict[str, Any]
 
 _OWN = ("step", "split", "time", "reward", "judge_score", "failed", "trajectories", "exceptions")
@@ -36,8 +39,6 @@ class WholeRows:
     rows: list[Row]
     damage: str = ""
     """The number of lost rows by file, and the remedy; empty if all can be read."""
-    problem: str = ""
-    """What is wrong with the first of them."""
 
 
 class MetricsLog:
@@ -59,7 +60,8 @@ class MetricsLog:
         finite = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in values.items()}
         row: Row = finite | {"step": step, "split": split, "time": round(time.time(), 3)}
         try:
-            _append_line(self.path, json.dumps(row))
+            with self.path.open("ab", buffering=0) as stream:
+                write_whole(stream.fileno(), f"{json.dumps(row)}\n".encode(), stream.tell())
         except OSError as error:
             raise MetricsError(
                 f"{self.path} cannot be written: {error}", "Make room, and run the same command again: it resumes."
@@ -70,9 +72,8 @@ class MetricsLog:
     def rows(self, split: str | None = None) -> list[Row]:
         """The rows so far, of one split or of all. Raises `MetricsError`."""
         read = whole_rows(self.path)
-        if read.problem:
-            remedy = "Restore the file, or start over with --fresh."
-            raise MetricsError(f"{self.path} cannot be read: {read.problem}", remedy)
+        if read.damage:
+            raise MetricsError(read.damage, "Or start over with --fresh.")
         return [row for row in read.rows if split in (None, row["split"])]
 
     def drop_after(self, step: int) -> None:
@@ -89,12 +90,9 @@ class MetricsLog:
 
     def close(self) -> None:
         """Shows the run's report at the tracker, and ends the run there."""
-        if (tracker := self._tracker) is None:
-            return
-        self._tracker = None
-        if (page := self.path.with_name("report.html")).is_file():
-            tracker.log_report(page)
-        tracker.finish()
+        if self._tracker is not None:
+            self._tracker.finish(self.path.with_name("report.html"))
+            self._tracker = None
 
     def _opened(self) -> Tracker | None:
         if self._tracker is None:
@@ -114,21 +112,28 @@ def whole_rows(path: Path) -> WholeRows:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise MetricsError(f"{path} cannot be read: {error}", "Look at the file.") from error
-    rows, problems = list[Row](), dict[int, str]()
+    rows, lost = list[Row](), list[int]()
     for number, line in enumerate(lines, 1):
-        try:
-            rows.append(_row(line.decode()))
-        except (ValueError, RecursionError) as error:
-            problems[number] = f"line {number} is no {error}"
-    problems.pop(len(lines), None)
-    if not problems:
+        if (row := _read_row(line)) is not None:
+            rows.append(row)
+        elif number < len(lines):
+            lost.append(number)
+    if not lost:
         return WholeRows(rows)
-    listed = ", ".join(map(str, [*problems][:_LISTED])) + (", …" if len(problems) > _LISTED else "")
-    damage = (
-        f"{counted(len(problems), 'row')} of {path} cannot be read (line{'s' if len(problems) > 1 else ''} {listed}): "
-        "what they told is missing here. Restore the file from a copy, if there is one."
+    listed = ", ".join(map(str, lost[:_LISTED])) + (", …" if len(lost) > _LISTED else "")
+    return WholeRows(
+        rows,
+        f"{counted(len(lost), 'row')} of {path} cannot be read (line{'s' if len(lost) > 1 else ''} {listed}): "
+        "what they told is missing here. Restore the file from a copy, if there is one.",
     )
-    return WholeRows(rows, damage, next(iter(problems.values())))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of `whole_rows`; a warning tells of those that cannot be read."""
+    read = whole_rows(path)
+    if read.damage:
+        logger.warning("%s", read.damage)
+    return read.rows
 
 
 def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
@@ -172,30 +177,15 @@ def sampled_tokens(groups: Iterable[TrajectoryGroup]) -> int:
     return sum(len((choice.model_extra or {}).get("token_ids") or ()) for choice in choices)
 
 
-def _row(line: str) -> Row:
-    """Raises `ValueError`, with what the line is not, for one that `MetricsLog.log` did not write."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"JSON ({error})") from error
-    match row:
-        case {"step": int(), "split": str()}:
-            return row
-        case _:
-            raise ValueError(f"row with a step and a split: {line[:80]}")
-
-
-def _append_line(path: Path, line: str) -> None:
-    """Appends the whole line, or raises `OSError` and leaves the file as it was."""
-    content = f"{line}\n".encode()
-    with path.open("ab", buffering=0) as stream:
-        size = stream.tell()
-        try:
-            if stream.write(content) < len(content):  # the disk is full
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            stream.truncate(size)
-            raise
+def _read_row(line: bytes) -> Row | None:
+    """None for a line that `MetricsLog.log` did not write."""
+    with contextlib.suppress(ValueError, RecursionError):
+        match json.loads(line):
+            case {"step": int(), "split": str()} as row:
+                return row
+            case _:
+                pass
+    return None
 
 
 def _cut_torn_line(path: Path) -> None:

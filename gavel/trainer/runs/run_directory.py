@@ -11,7 +11,6 @@ up to FORMAT_VERSION: a change that older readers would misread raises it.
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -19,7 +18,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from gavel.base.errors import GavelError
 from gavel.base.files import UNFINISHED, write_atomically
@@ -31,27 +30,6 @@ from gavel.trainer.runs.trackers import TrackerName, chosen_tracker
 FORMAT_VERSION = 1
 
 
-class FormatVersionError(GavelError):
-    """A file was written in a format that this version of Gavel cannot read."""
-
-
-def check_format_version(found: object, what: str) -> None:
-    """Raises `FormatVersionError` for a version `found` in a file that is later than `FORMAT_VERSION`, or is none.
-
-    None, no recorded version, is fine. `what` names the file in the error.
-    """
-    if not (found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0)):
-        raise FormatVersionError(
-            f"{what} has the format version {found!r}, which is not a version number",
-            "Restore the file, or give the new run another name.",
-        )
-    if found is not None and found > FORMAT_VERSION:
-        raise FormatVersionError(
-            f"{what} has format version {found}, and this Gavel reads up to {FORMAT_VERSION}",
-            "Upgrade Gavel (pip install --upgrade gavel-rl), or give the new run another name.",
-        )
-
-
 _LOCK = ".lock"
 EXPERIMENT = "experiment.json"
 TRAINER_STATE = "trainer_state"
@@ -60,13 +38,15 @@ START = "start"
 """Holds the adapter that a run began with, if that is another run's."""
 PULLED = ".pulled"
 """Holds what has arrived of a checkpoint that is being pulled from a store."""
+ORIGIN = "gavel_origin.json"
+"""File in a checkpoint copied from another machine: the origin that the run records."""
 _LONGEST_NAME = 255
 _REORDERED = "the same in another order"
 _HASH = re.compile("@[0-9a-f]{12}$")
 RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
 _OWN = frozenset(
     "model.json experiment.json run.toml summary.json memory.json metrics.jsonl report.html trajectories "
-    f"checkpoints {START} {PULLED} reference exports adapters vllm.log vllm-logs jobs.jsonl atropos trackio_id wandb "
+    f"checkpoints {START} {PULLED} reference exports adapters vllm.log vllm-logs job.json atropos trackio_id wandb "
     "wandb_id".split()
 )
 """The entries of a run directory that Gavel writes, beside its lock."""
@@ -86,6 +66,17 @@ class RunDirectoryError(GavelError):
         in_python = self.remedy.replace("--fresh", "its directory deleted")
         in_python = re.sub(r"--([a-z][a-z-]*)(?: (?=\d))?", lambda option: f"{option[1].replace('-', '_')}=", in_python)
         return "\n".join(filter(None, (self.message, in_python)))
+
+
+def check_format_version(found: object, what: str) -> None:
+    """Raises `RunDirectoryError` for a version `found` in the file `what` that is later than `FORMAT_VERSION`, or is no
+    number. None, no recorded version, is fine."""
+    if found is None or (type(found) is int and 0 <= found <= FORMAT_VERSION):
+        return
+    remedy = "Upgrade Gavel (pip install --upgrade gavel-rl), or give the new run another --name."
+    if type(found) is not int:
+        remedy = RESTORE
+    raise RunDirectoryError(f"{what} has format version {found!r}, and this Gavel reads up to {FORMAT_VERSION}", remedy)
 
 
 def runs_root(path: str | Path | None = None) -> Path:
@@ -118,8 +109,7 @@ def _is_part(name: str) -> bool:
 def check_description(run: Path, description: dict[str, Any], file_name: str = EXPERIMENT) -> None:
     """Raises `RunDirectoryError` when the run was begun with another description; none yet is accepted.
 
-    Where the file was deleted, the copy in the newest checkpoint stands for it. Raises `FormatVersionError` for a file
-    in a format that cannot be read.
+    Where the file was deleted, the copy in the newest checkpoint stands for it.
     """
     kept = run.glob(f"checkpoints/[0-9]*/{TRAINER_STATE}/{file_name}")
     file = run / file_name if (run / file_name).exists() else max(kept, default=None)
@@ -181,6 +171,19 @@ def read_description(file: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", description)
 
 
+def read_origin(checkpoint: Path) -> dict[str, Any]:
+    """Its `run`, `step` and `base_model`; of a copy from another machine also how it was `named` there and its
+    `directory`. Empty for an adapter of no run."""
+    if (checkpoint / ORIGIN).is_file():
+        return {name: value for name, value in read_description(checkpoint / ORIGIN).items() if value is not None}
+    file = checkpoint.parent.parent / "model.json"
+    if checkpoint.parent.name != "checkpoints" or not file.is_file():
+        return {}
+    run = read_description(file)
+    found = {"run": f"{run.get('project')}/{run.get('name')}", "step": int(checkpoint.name)}
+    return found | {"base_model": run.get("base_model")}
+
+
 class RunDirectory:
     """Opens (or creates) the directory of one run and holds its lock until `close`."""
 
@@ -200,6 +203,7 @@ class RunDirectory:
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _try_operations(self.path)
         except BlockingIOError as error:
             self._lock.close()
             raise RunDirectoryError(
@@ -207,21 +211,16 @@ class RunDirectory:
                 "Wait for it or stop it, or give this run another name.",
             ) from error
         except OSError as error:
-            self._refuse("lock a file", error)
-        if (failed := find_failing_operation(self.path)) is not None:
-            self._refuse(*failed)
+            self._lock.close()
+            self.discard_if_new()
+            raise RunDirectoryError(
+                f"{self.path} cannot hold a run, whose files are locked, appended to, replaced and renamed: "
+                f"{error.strerror or error}",
+                "If the disk is full, make room: the same command goes on. A mounted bucket often lacks some of this: "
+                "keep runs on a disk (GAVEL_RUNS=…), and copy checkpoints to the bucket: gavel push.",
+            ) from error
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name, tracker=tracker)
-
-    def _refuse(self, doing: str, error: OSError) -> NoReturn:
-        self._lock.close()
-        self.discard_if_new()
-        remedy = "A mounted bucket often lacks this. Keep runs on a disk (GAVEL_RUNS=…), and copy checkpoints to the "
-        remedy += "bucket: gavel push."
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = "Make room there and give the command again: the run goes on. GAVEL_RUNS=… names another place."
-        told = f"it cannot {doing}: {error.strerror or error}"
-        raise RunDirectoryError(f"{self.path} cannot hold a run: {told}", remedy) from error
 
     def check_held(self) -> None:
         """Raises `RunDirectoryError` when the directory was deleted or replaced: another process may then use it."""
@@ -247,25 +246,18 @@ class RunDirectory:
         return read_description(file) if file.exists() else {}
 
     def check(self, description: dict[str, Any], file_name: str = "model.json") -> None:
-        """Raises `RunDirectoryError` when the run was begun with another description, or with one that is lost.
-
-        No file yet is accepted. Raises `FormatVersionError` for a file in a format that cannot be read.
-        """
-        # a prompted model, which has no description, leaves metrics of step 0 alone
-        if (
-            file_name == "model.json"
-            and not (self.path / file_name).exists()
-            and (
-                self.checkpoints.steps()
-                or (self.path / EXPERIMENT).exists()
-                or any(row["step"] > 0 for row in self.metrics.rows())
-            )
-        ):
+        """As `check_description`; also raises when the description is lost."""
+        if file_name == "model.json" and not (self.path / file_name).exists() and self._is_begun():
             raise RunDirectoryError(
                 f"{self.path} holds a run, but its model.json is missing, so it is not known what was trained",
                 "Restore model.json, start over with --fresh, or give the new run another --name.",
             )
         check_description(self.path, description, file_name)
+
+    def _is_begun(self) -> bool:
+        """Whether something was trained here; a prompted model leaves metrics of step 0 alone."""
+        kept = self.checkpoints.steps() or (self.path / EXPERIMENT).exists()
+        return bool(kept) or any(row["step"] > 0 for row in self.metrics.rows())
 
     def trajectories(self, split: str, step: int) -> TrajectoryStore:
         """The trajectory store of a split. Raises `RunDirectoryError` for a split that no directory can be.
@@ -308,37 +300,23 @@ class RunDirectory:
         self._lock.close()
 
 
-def find_failing_operation(directory: Path) -> tuple[str, OSError] | None:
-    """The operation that fails in the directory, and its error; None if it can hold a run. A mounted bucket often
-    cannot append to a file or rename one, and would lose metrics or half a checkpoint."""
+def _try_operations(directory: Path) -> None:
+    """Does once what a run does: a mounted bucket often cannot, and would lose metrics or half a checkpoint."""
     tried = directory / ".mount_check"
-    doing = "make a directory"
+    rows = tried / "unfinished" / "rows"
     try:
         shutil.rmtree(tried, ignore_errors=True)
-        (tried / "unfinished").mkdir(parents=True)
-        doing = "write a file"
-        file = tried / "unfinished" / "rows"
-        file.write_text("1\n")
-        doing = "append to a file"
-        with file.open("a") as stream:
+        rows.parent.mkdir(parents=True)
+        rows.write_text("1\n")
+        with rows.open("a") as stream:
             stream.write("2\n")
-            stream.flush()
-        if file.read_text() != "1\n2\n":
-            raise OSError("what was appended is not there")
-        doing = "replace a file by renaming another"
-        (tried / "later").write_text("3\n")
-        (tried / "later").replace(file)
-        if file.read_text() != "3\n":
-            raise OSError("the old content is still there")
-        doing = "rename a directory"
-        (tried / "unfinished").rename(tried / "whole")
-        if (tried / "whole" / "rows").read_text() != "3\n":
-            raise OSError("its files did not come along")
-    except OSError as error:
-        return doing, error
+        (tried / "later").write_text(rows.read_text() + "3\n")
+        (tried / "later").replace(rows)
+        rows.parent.rename(tried / "whole")
+        if (tried / "whole" / "rows").read_text() != "1\n2\n3\n":
+            raise OSError("what was written is not there")
     finally:
         shutil.rmtree(tried, ignore_errors=True)
-    return None
 
 
 _ADAPTER = "adapter_config.json"

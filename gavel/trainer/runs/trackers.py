@@ -106,12 +106,10 @@ class Tracker:
         """Shows the first groups of a step: their members, scores and what they said."""
         self.send({f"{split}/groups": self.table(columns=list(COLUMNS), data=rows(step, groups))}, step)
 
-    def log_report(self, page: Path) -> None:
-        """Shows the run's page."""
-        self.run.log({"report": self.page(page)})
-
-    def finish(self) -> None:
-        """Sends what is left, and ends the run there."""
+    def finish(self, page: Path) -> None:
+        """Shows the run's page, if there is one, sends what is left, and ends the run there."""
+        if page.is_file():
+            self.run.log({"report": self.page(page)})
         with _quietly():
             self.run.finish()
 

@@ -142,6 +142,12 @@ async def test_the_newest_whole_checkpoint_stays_even_behind_damaged_ones(tmp_pa
         await again.delete_checkpoints(keep_last=1, keep_best=0)
         assert backend.checkpoints(again) == [3, 4]
         assert backend._directory(again).checkpoints.latest() == 3
+    shutil.rmtree(checkpoint(tmp_path, 3).parent)
+    metrics = tmp_path / "tests" / "clerk" / "metrics.jsonl"
+    before = metrics.read_text()
+    with pytest.raises(RunDirectoryError, match="none of its checkpoints is whole"):
+        await a_model().register(LocalBackend(tmp_path))
+    assert metrics.read_text() == before  # it does not begin again over its own metrics
 
 
 async def test_a_state_that_no_run_wrote_is_never_run_and_the_one_before_is_taken(tmp_path: Path) -> None:
@@ -167,17 +173,6 @@ async def test_a_state_that_no_run_wrote_is_never_run_and_the_one_before_is_take
         assert await again.get_step() == 1
         await again.train([group])
     assert not (tmp_path / "evil").exists()
-
-
-async def test_a_run_none_of_whose_checkpoints_is_whole_does_not_begin_again_over_its_own_metrics(tmp_path):
-    async with registered(tmp_path) as (model, _):
-        await model.train([await a_group(model, [0.0, 1.0])])
-    checkpoint(tmp_path, 1).with_name("manifest.json").unlink()
-    metrics = tmp_path / "tests" / "clerk" / "metrics.jsonl"
-    before = metrics.read_text()
-    with pytest.raises(RunDirectoryError, match="none of its checkpoints is whole"):
-        await a_model().register(LocalBackend(tmp_path))
-    assert metrics.read_text() == before
 
 
 async def test_trajectories_that_were_logged_without_their_row_are_not_kept_twice(tmp_path: Path) -> None:
@@ -244,30 +239,23 @@ async def test_closing_waits_for_the_step_in_progress(tmp_path: Path) -> None:
         assert [row["step"] for row in backend.history(again, "train")] == [1]
 
 
-async def test_a_step_that_could_not_be_saved_is_not_trained_on(tmp_path: Path, monkeypatch) -> None:
-    async with registered(tmp_path) as (model, backend):
-        await (other := a_model("other")).register(backend)
-        group = await a_group(model, [0.0, 1.0])
-        with monkeypatch.context() as patched:
-            patched.setattr(torch, "save", Mock(side_effect=RuntimeError("failed writing file")))
-            with pytest.raises(SaveError, match="step 1 could not be saved"):
-                await model.train([group])
-        with pytest.raises(NotRegisteredError):
-            await model.train([group])
-        await model.register(backend)
-        for each in (model, other):
-            assert (await each.train([group])).step == 1
-    assert checkpoint(tmp_path, 1).read_bytes() == checkpoint(tmp_path, 1, "other").read_bytes()
-
-
-async def test_a_step_whose_adapter_cannot_be_followed_is_no_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rate", "error", "told"),
+    [(1e-3, SaveError, "step 2 could not be saved"), (1e20, PublishError, "lower the learning rate")],
+)
+async def test_a_step_that_is_not_saved_or_not_followed_is_no_checkpoint(rate, error, told, tmp_path, monkeypatch):
     async with registered(tmp_path) as (model, backend):
         await (other := a_model("other")).register(backend)
         group = await a_group(model, [0.0, 1.0])
         for each in (model, other):
             await each.train([group])
-        with pytest.raises(PublishError, match="lower the learning rate"):
-            await model.train([group], TrainConfig(learning_rate=1e20))
+        with monkeypatch.context() as patched:
+            if error is SaveError:
+                patched.setattr(torch, "save", Mock(side_effect=RuntimeError("failed writing file")))
+            with pytest.raises(error, match=told):
+                await model.train([group], TrainConfig(learning_rate=rate))
+        with pytest.raises(NotRegisteredError):
+            await model.train([group])
         await model.register(backend)
         assert (await model.get_step(), backend.checkpoints(model)) == (1, [1])
         for each in (model, other):

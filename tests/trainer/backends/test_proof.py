@@ -228,31 +228,25 @@ def serving(make_engine: MakeEngine, learner: Any, **settings: int) -> Transform
     return engine
 
 
-def test_a_learner_whose_sequences_see_each_other_is_refused(make_engine: MakeEngine) -> None:
-    learner = tiny_model()
+@pytest.mark.parametrize("wrong", ["share a prefix", "sampler and learner differ", "without the adapter"])
+def test_what_engine_and_learner_compute_otherwise_is_refused(make_engine: MakeEngine, wrong: str) -> None:
+    base, learner, tolerance, seen = tiny_model(), tiny_model(), torch.float32, None
 
     def leaking(*batch: Any) -> torch.Tensor:
         joined = full_logprobs(learner, [token for each in batch for token in each.token_ids])
         starts = [sum(len(each.token_ids) for each in batch[:n]) for n in range(len(batch))]
         return torch.cat([joined[start:][: len(each.token_ids) - 1] for start, each in zip(starts, batch, strict=True)])
 
-    with pytest.raises(PublishError, match="share a prefix"):
-        prove_engine(serving(make_engine, learner), leaking, 64, torch.float32)
-
-
-def test_an_engine_with_other_weights_is_refused(make_engine: MakeEngine) -> None:
-    with pytest.raises(PublishError, match="sampler and learner differ"):
-        prove_engine(serving(make_engine, tiny_model()), partial(plain, tiny_model(seed=1)), 64, torch.float32)
-
-
-def test_an_engine_that_serves_the_base_without_its_adapter_is_refused(make_engine: MakeEngine) -> None:
-    base, learner = tiny_model(), tiny_model()
-    with torch.no_grad():
-        for parameter in learner.parameters():
-            parameter.mul_(1.01)
-    engine, tolerant = serving(make_engine, base), torch.bfloat16  # far beyond this change
-    with pytest.raises(PublishError, match="without the adapter"):
-        prove_engine(engine, partial(plain, learner), 64, tolerant, partial(plain, base))
+    learned: Any = leaking if wrong == "share a prefix" else partial(plain, learner)
+    if wrong == "sampler and learner differ":
+        base = tiny_model(seed=1)
+    if wrong == "without the adapter":
+        tolerance, seen = torch.bfloat16, partial(plain, base)  # far beyond this change
+        with torch.no_grad():
+            for parameter in learner.parameters():
+                parameter.mul_(1.01)
+    with pytest.raises(PublishError, match=wrong):
+        prove_engine(serving(make_engine, base), learned, 64, tolerance, seen)
 
 
 class Spilling:

@@ -92,21 +92,16 @@ def test_a_kill_in_the_middle_leaves_the_earlier_ones_and_no_new_one(checkpoints
     assert [entry.name for entry in checkpoints.directory.iterdir() if entry.name.startswith(".")] == []
 
 
-@pytest.mark.parametrize("damage", ["altered weights", "altered state", "no weights", "no manifest", "torn manifest"])
+@pytest.mark.parametrize("damage", ["altered", "missing", "no manifest", "torn manifest"])
 def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before(checkpoints, damage, caplog):
     save(checkpoints, 1)
     path = save(checkpoints, 2)
-    match damage:
-        case "altered weights":
-            flip(path / "adapter.bin")
-        case "altered state":
-            flip(path / "trainer_state" / "state.pt")
-        case "no weights":
-            (path / "adapter.bin").unlink()
-        case "no manifest":
-            (path / "manifest.json").unlink()
-        case _:
-            (path / "manifest.json").write_text('{"adapter.bin": 3')
+    if damage == "altered":
+        flip(path / "trainer_state" / "state.pt")
+    elif damage == "torn manifest":
+        (path / "manifest.json").write_text('{"adapter.bin": 3')
+    else:
+        (path / ("adapter.bin" if damage == "missing" else "manifest.json")).unlink()
     with caplog.at_level(logging.WARNING):
         assert checkpoints.latest() == 1
     assert f"{path} is damaged" in caplog.text
@@ -146,18 +141,13 @@ def card(*rows: dict[str, Any], step: int = 9, experiment: dict[str, Any] = EXPE
     return ModelCard(model_card(DESCRIPTION, experiment, rows, step=step, base=base))
 
 
-def test_task_judge_rubric_and_base_are_on_the_card() -> None:
-    found = card(base="Qwen/Qwen3-8B")
-    assert found.data.base_model == "Qwen/Qwen3-8B"
-    assert found.data.library_name == "peft"
+def test_task_judge_rubric_base_and_the_curve_up_to_the_step_are_on_the_card() -> None:
+    rows = [row("held_out", 0, success=0.1), row("held_out", 5, success=0.4), row("held_out", 5, success=0.5)]
+    found = card(*rows, row("held_out", 10, success=0.9), row("train", 5, reward=0.7), base="Qwen/Qwen3-8B")
+    assert (found.data.base_model, found.data.library_name) == ("Qwen/Qwen3-8B", "peft")
     parts = ("clerk, step 9", "rank 16", "returns_desk", "openai/gpt-5-mini", Rubric("Be brief.").id, "cispo", "1e-05")
     assert [part for part in parts if part not in found.text] == []
-
-
-def test_the_curve_is_held_out_success_up_to_the_step_the_last_row_of_each() -> None:
-    rows = [row("held_out", 0, success=0.1), row("held_out", 5, success=0.4), row("held_out", 5, success=0.5)]
-    found = card(*rows, row("held_out", 10, success=0.9), row("train", 5, reward=0.7)).text
-    assert found.split("|---|---|\n")[1].splitlines() == ["| 0 | 0.100 |", "| 5 | 0.500 |"]
+    assert found.text.split("|---|---|\n")[1].splitlines() == ["| 0 | 0.100 |", "| 5 | 0.500 |"]
 
 
 @pytest.mark.parametrize(

@@ -93,16 +93,6 @@ def test_a_full_disk_leaves_no_part_of_a_row(path, fits):
     assert [row["step"] for row in log.rows()] == [1, 2]
 
 
-@pytest.mark.parametrize("torn", ['{"step": 2, "split": "train"}', "\x00\x00"])
-def test_a_torn_last_line_is_cut_off_before_the_next_row(path, torn):
-    open_log(path).log(1, "train", {"reward": 0.5})
-    with path.open("a") as stream:
-        stream.write(torn)
-    log = open_log(path)
-    log.log(3, "train", {"reward": 0.6})
-    assert [row["step"] for row in log.rows()] == [1, 3]
-
-
 def test_means_are_over_the_trajectories_that_have_a_value():
     groups = [
         TrajectoryGroup([Trajectory(reward=1.0, metrics={"turns": 2}), ValueError("broken")]),
@@ -179,23 +169,19 @@ def test_an_offline_wandb_run_holds_every_row_the_groups_and_the_report(path, mo
 
 
 @pytest.mark.parametrize("line", ["[1, 2]", '{"split": "train", "step": "1"}', "{torn"])
-def test_a_line_that_is_no_row_is_named_in_a_sentence_and_passed_over_by_readers(path, line):
+def test_a_line_that_is_no_row_is_told_and_passed_over_by_readers_and_a_torn_end_is_cut_off(path, line):
     log = open_log(path)
     log.log(1, "train", {"reward": 0.5})
     with path.open("a", encoding="utf-8") as stream:
-        stream.write(f"{line}\n")
-    log.log(2, "train", {"reward": 0.6})
-    with pytest.raises(MetricsError, match=r"cannot be read: line 2 is no") as error:
-        open_log(path).rows()
+        stream.write(f'{line}\n{{"step": 2, "split": "train"}}')
+    log = open_log(path)
+    log.log(3, "train", {"reward": 0.6})
+    with pytest.raises(MetricsError, match=r"cannot be read \(line 2\)") as error:
+        log.rows()
     assert "--fresh" in error.value.remedy
     read = whole_rows(path)
-    assert [row["step"] for row in read.rows] == [1, 2]
+    assert [row["step"] for row in read.rows] == [1, 3]
     assert read.damage.startswith(f"1 row of {path} cannot be read (line 2)")
-
-
-def test_a_named_tracker_wins_over_the_environment(monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "k")
-    assert (chosen_tracker("none"), chosen_tracker(None)) == ("none", "wandb")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trackio") is not None, reason="trackio is installed")
@@ -206,10 +192,11 @@ def test_one_that_is_not_installed_is_told_before_a_run_directory_is_made(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_directory_made_anew_is_another_run(tmp_path: Path):
+def test_a_named_tracker_wins_over_the_environment_and_a_directory_made_anew_is_another_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "k")
+    assert (chosen_tracker("none"), chosen_tracker(None)) == ("none", "wandb")
     run = Tracked(tmp_path, "desk", "one")
-    assert run.mark("wandb", "a") == ("a", False)
-    assert run.mark("wandb", "b") == ("a", True)
+    assert (run.mark("wandb", "a"), run.mark("wandb", "b")) == (("a", False), ("a", True))
     (tmp_path / "wandb_id").unlink()
     assert run.mark("wandb", "c") == ("c", False)
 

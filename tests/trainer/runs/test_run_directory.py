@@ -13,7 +13,7 @@ import pytest
 
 from gavel.trainer.model_spec import TrainableSpec, describe_model
 from gavel.trainer.runs.fresh_run import replacing_run
-from gavel.trainer.runs.run_directory import FORMAT_VERSION, FormatVersionError, RunDirectory, RunDirectoryError
+from gavel.trainer.runs.run_directory import FORMAT_VERSION, RunDirectory, RunDirectoryError
 
 DESCRIPTION = {"base_model": "embedded/returns-desk", "lora": {"rank": 16}}
 
@@ -42,30 +42,18 @@ def based_on(base: Path, **settings: Any) -> dict[str, Any]:
     return describe_model(TrainableSpec(name="n", project="p", base_model=str(base), **settings))
 
 
-def test_a_run_over_a_directory_is_not_continued_over_other_weights_of_its_name(run, tmp_path):
-    base = tmp_path / "base"
-    base.mkdir()
-    (base / "config.json").write_text("{}")
-    weights = base / "model.safetensors"
-    weights.write_bytes(bytes(8 << 20))
-    run.describe(based_on(base))
-    weights.write_bytes(weights.read_bytes())
-    run.check(based_on(base))
-    weights.write_bytes(bytes(3 << 20) + os.urandom(1 << 20) + bytes(4 << 20))  # a layer in the middle
-    with pytest.raises(RunDirectoryError, match="base_files"):
-        run.check(based_on(base))
-
-
-@pytest.mark.parametrize("file", ["chat_template.jinja", "additional/tool_use.jinja", "tokenizer.json", "merges.txt"])
-def test_a_run_is_not_continued_with_a_base_that_renders_otherwise(run, tmp_path, file):
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "chat_template.jinja", "additional/tool_use.jinja", "merges.txt"]
+)
+def test_a_run_is_not_continued_over_other_weights_of_its_name_or_a_base_that_renders_otherwise(run, tmp_path, file):
     edited = tmp_path / "base" / file
     edited.parent.mkdir(parents=True)
-    edited.write_text("{{ messages }}")
+    edited.write_bytes(bytes(8 << 20))
     run.describe(based_on(tmp_path / "base"))
-    edited.write_text("{{ 'Be brief.' }}{{ messages }}")
-    with pytest.raises(RunDirectoryError, match=file):
+    edited.write_bytes(bytes(3 << 20) + os.urandom(1 << 20) + bytes(4 << 20))  # a layer in the middle
+    with pytest.raises(RunDirectoryError, match=f"base_files: {file}"):
         run.check(based_on(tmp_path / "base"))
-    edited.write_text("{{ messages }}")
+    edited.write_bytes(bytes(8 << 20))
     run.check(based_on(tmp_path / "base"))
     with pytest.raises(RunDirectoryError, match="renderer"):
         run.check(based_on(tmp_path / "base", renderer="qwen3"))
@@ -122,30 +110,23 @@ def test_a_name_never_leads_to_another_directory_and_is_one_that_a_directory_can
 )
 def test_a_damaged_description_or_one_of_another_version_is_refused_with_the_remedy(run, content, remedy):
     (run.path / "model.json").write_text(content)
-    with pytest.raises((RunDirectoryError, FormatVersionError), match=r"model\.json") as error:
+    with pytest.raises(RunDirectoryError, match=r"model\.json") as error:
         run.check(DESCRIPTION)
     assert remedy in error.value.remedy
 
 
 @pytest.mark.parametrize("left", ["checkpoint", "metrics", "experiment"])
-def test_a_run_whose_description_is_missing_is_not_continued(run, left):
-    run.check(DESCRIPTION)
-    match left:
-        case "checkpoint":
-            run.checkpoints.save(1, lambda directory: (directory / "adapter.bin").touch())
-        case "metrics":
-            run.metrics.log(1, "train", {"reward": 0.5})
-        case _:
-            run.describe({}, "experiment.json")
-    with pytest.raises(RunDirectoryError, match=r"model\.json is missing") as error:
-        run.check(DESCRIPTION)
-    assert "Restore model.json" in error.value.remedy
-
-
-def test_metrics_of_a_prompted_model_and_files_of_others_are_no_run(run):
+def test_a_run_whose_description_is_missing_is_not_continued_and_metrics_of_a_prompted_model_are_none(run, left):
     run.metrics.log(0, "val", {"reward": 0.5})
-    (run.path / "notes.txt").touch()
     run.check(DESCRIPTION)
+    if left == "checkpoint":
+        run.checkpoints.save(1, lambda directory: (directory / "adapter.bin").touch())
+    elif left == "metrics":
+        run.metrics.log(1, "train", {"reward": 0.5})
+    else:
+        run.describe({}, "experiment.json")
+    with pytest.raises(RunDirectoryError, match=r"(?s)model\.json is missing.*Restore model.json"):
+        run.check(DESCRIPTION)
 
 
 def test_another_base_model_is_refused_naming_both_and_a_description_has_a_version(run):
@@ -181,18 +162,12 @@ def refuse(*_given: Any, **_named: Any) -> Any:
     raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "told"),
-    [(Path, "rename", "rename a directory"), (Path, "replace", "replace"), (fcntl, "flock", "lock")],
-)
-def test_a_mount_that_lacks_something_as_those_of_buckets_do_is_refused_by_name(
-    owner: Any, name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("owner", "name"), [(Path, "rename"), (Path, "replace"), (fcntl, "flock")])
+def test_a_mount_that_lacks_something_as_those_of_buckets_do_is_refused(owner, name, tmp_path, monkeypatch):
     with monkeypatch.context() as mounted:
         mounted.setattr(owner, name, refuse)
-        with pytest.raises(RunDirectoryError, match=rf"cannot hold a run: it cannot {told}") as caught:
+        with pytest.raises(RunDirectoryError, match=r"cannot hold a run.*not supported(?s:.*)GAVEL_RUNS"):
             RunDirectory(tmp_path / "runs", "desk", "clerk")
-    assert "GAVEL_RUNS" in caught.value.remedy
     assert not (tmp_path / "runs").exists()
     RunDirectory(tmp_path / "runs", "desk", "clerk").close()
 
@@ -222,9 +197,15 @@ def test_the_earlier_run_is_aside_until_the_new_one_has_begun_and_its_neighbour_
     assert contents(tmp_path / "desk" / "two") == two
 
 
-def test_a_new_run_that_does_not_start_leaves_the_earlier_one_as_it_was(tmp_path: Path) -> None:
+def test_a_run_in_use_is_not_replaced_and_one_that_does_not_start_leaves_the_earlier_as_it_was(
+    tmp_path: Path,
+) -> None:
     one = a_run(tmp_path)
     before = contents(tmp_path)
+    in_use = contextlib.closing(RunDirectory(tmp_path, "desk", "one"))
+    with in_use, pytest.raises(RunDirectoryError, match="another process"), replacing_run(tmp_path, "desk", "one"):
+        pass
+    assert contents(tmp_path) == before
 
     def start() -> None:
         with replacing_run(tmp_path, "desk", "one"):
@@ -235,14 +216,6 @@ def test_a_new_run_that_does_not_start_leaves_the_earlier_one_as_it_was(tmp_path
     with pytest.raises(KeyboardInterrupt):
         start()
     assert contents(tmp_path) == before | {"desk/one/vllm.log": b"out of memory"}
-
-
-def test_a_run_in_use_is_not_replaced(tmp_path: Path) -> None:
-    before = contents(a_run(tmp_path))
-    in_use = contextlib.closing(RunDirectory(tmp_path, "desk", "one"))
-    with in_use, pytest.raises(RunDirectoryError, match="another process"), replacing_run(tmp_path, "desk", "one"):
-        pass
-    assert contents(tmp_path / "desk" / "one") == before
 
 
 def test_an_earlier_run_that_cannot_be_put_back_is_kept_and_its_place_is_told(tmp_path, caplog):

@@ -1,18 +1,20 @@
 """Checkpoints go to a store and come back whole, whatever is cut off, altered, busy or half there."""
 
-import hashlib
 import json
 import traceback
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from moto.server import ThreadedMotoServer
 
+from gavel.trainer.runs import stores
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
-from gavel.trainer.runs.storage.hub import HubStore
-from gavel.trainer.runs.storage.store import (
+from gavel.trainer.runs.stores import (
+    HubStore,
+    S3Store,
     StorageError,
     Store,
     open_store,
@@ -93,41 +95,45 @@ def test_a_checkpoint_comes_back_as_it_was(store: Store, tmp_path: Path) -> None
     assert json.loads((pulled / "model.json").read_text())["base_model"] == "b"
 
 
-class Cut:
-    """Stands for a method of a store: lets `whole` calls through, then the line is cut."""
+def cut_after(store: Store, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    """The line is cut once as many files have been sent or fetched; of the Hub, before the commit."""
 
-    def __init__(self, store: Store, method: str, whole: int) -> None:
-        self.original = getattr(store, method)
-        self.done: list[str] = []
-        self.whole = whole
+    def cutting(original: Any) -> Any:
+        left = iter(range(calls))
 
-    def send(self, file: Path, name: str, sha256: str) -> None:
-        self.note(name)
-        self.original(file, name, sha256)
+        def call(*arguments: Any, **named: Any) -> Any:
+            if next(left, None) is None:
+                raise OSError("the line was cut")
+            return original(*arguments, **named)
 
-    def fetch(self, name: str, file: Path) -> None:
-        file.write_bytes(b"half of")
-        self.note(name)
-        self.original(name, file)
+        return call
 
-    def note(self, name: str) -> None:
-        if len(self.done) == self.whole:
-            raise StorageError("the line was cut")
-        self.done.append(name)
+    match store:
+        case HubStore():
+            hub.failing.append(("/commit/", 412, {}))
+            monkeypatch.setattr(store, "_download", cutting(store._download))
+        case S3Store():
+            monkeypatch.setattr(store, "errors", (*store.errors, OSError))
+            for name in ("upload_file", "download_file"):
+                monkeypatch.setattr(store._s3, name, cutting(getattr(store._s3, name)))
+        case _:
+            monkeypatch.setattr(stores.shutil, "copyfile", cutting(stores.shutil.copyfile))
 
 
 def test_a_push_that_was_cut_off_counts_for_nothing_and_goes_on(store, tmp_path, monkeypatch, hub):
     run = a_run(tmp_path / "here", 2)
     with monkeypatch.context() as during:
-        during.setattr(store, "send", Cut(store, "send", 2).send)
-        with pytest.raises(StorageError, match="cut"):
+        cut_after(store, hub, during, 2)
+        with pytest.raises(StorageError, match="cannot be used"):
             push_checkpoint(run, 2, store, PLACE)
     assert stored_steps(store, PLACE) == []
     with pytest.raises(StorageError, match="no checkpoint"):
         pull_checkpoint(store, PLACE, None, tmp_path / "there", KEY)
     push_checkpoint(run, 2, store, PLACE)
-    if isinstance(store, HubStore):  # which takes each file's content once
+    if isinstance(store, HubStore):  # which takes each file's content once, and shows none before the commit
         assert set(hub.uploads.values()) == {1}
+        repository = hub.repositories["desk/adapters"]
+        assert (repository.private, repository.commits) == (True, 1)
     assert stored_steps(store, PLACE) == [2]
 
 
@@ -136,8 +142,7 @@ def test_an_altered_file_is_found_out_and_leaves_no_checkpoint(store: Store, tmp
     push_checkpoint(run, 2, store, PLACE)
     altered = tmp_path / "altered"
     altered.write_text("not these weights")
-    store.send(altered, "desk/clerk/checkpoints/000002/adapter.safetensors", "0" * 64)
-    store.finish()
+    store.send({"desk/clerk/checkpoints/000002/adapter.safetensors": altered})
     with pytest.raises(StorageError, match="arrived altered"):
         pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
     assert Checkpoints(tmp_path / "there" / "desk" / "clerk" / "checkpoints").steps() == []
@@ -154,18 +159,19 @@ def test_another_run_s_step_replaces_the_one_of_its_name(store: Store, tmp_path:
     assert not (pulled / "trainer_state").exists()
 
 
-def test_a_pull_that_was_cut_off_goes_on(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_that_was_cut_off_goes_on(store, tmp_path, monkeypatch, hub):
     push_checkpoint(a_run(tmp_path / "here", 2), 2, store, PLACE)
-    first, again = Cut(store, "fetch", 1), Cut(store, "fetch", 99)
-    monkeypatch.setattr(store, "fetch", first.fetch)
-    with pytest.raises(StorageError, match="cut"):
-        pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
+    before = 3 if isinstance(store, HubStore) else 1  # which downloads the descriptions, too
+    with monkeypatch.context() as during:
+        cut_after(store, hub, during, before)
+        with pytest.raises(StorageError, match="cut"):
+            pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
     pulled = tmp_path / "there" / "desk" / "clerk"
+    (arrived,) = (path for path in pulled.rglob("*.*") if path.is_file() and path.name != ".lock")
+    kept = arrived.stat().st_ino
     assert Checkpoints(pulled / "checkpoints").steps() == []
-    monkeypatch.setattr(store, "fetch", again.fetch)
     pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
-    assert len(again.done) == 1
-    assert again.done != first.done
+    assert kept in [path.stat().st_ino for path in pulled.rglob("*.*")], "it was not fetched again"
     assert Checkpoints(pulled / "checkpoints").latest() == 2
     assert sorted(path.name for path in pulled.iterdir()) == [".lock", "checkpoints", "metrics.jsonl", "model.json"]
 
@@ -194,10 +200,10 @@ def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path: Path, monkeypa
             open_store(address)
     assert split_place("hf://desk/adapters/backups/desk/clerk") == ("hf://desk/adapters/backups", "desk", "clerk")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be used as a store"):
+    with pytest.raises(StorageError, match="file cannot be used"):
         push_checkpoint(a_run(tmp_path, 1), 1, open_store(str(tmp_path / "file")), PLACE)
     use_s3(monkeypatch, "http://127.0.0.1:9")
-    monkeypatch.setattr("gavel.trainer.runs.storage.s3._ATTEMPTS", 1)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(StorageError, match="AWS_ENDPOINT_URL_S3"):
         open_store("s3://bucket").names("")
 
@@ -213,37 +219,21 @@ class Refusing(FakeServer):
         return self.answer
 
 
-@pytest.mark.parametrize(
-    ("code", "remedy"),
-    [
-        ("AuthorizationHeaderMalformed", "AWS_DEFAULT_REGION"),
-        ("SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"),
-        ("NoSuchBucket", "Make the bucket"),
-        ("AccessDenied", "Check the bucket's name"),
-    ],
-)
-def test_what_s3_refuses_is_told_with_what_to_do_and_without_a_secret(code, remedy, tmp_path, monkeypatch):
-    said = f"<Error><Code>{code}</Code><Message>{SECRET} http://me:{SECRET}@store</Message></Error>".encode()
-    refusing = Refusing(Answer(said, 403 if code != "NoSuchBucket" else 404, {"Content-Type": "application/xml"}))
+@pytest.mark.parametrize("address", ["s3://bucket", "hf://desk/adapters"])
+def test_what_a_store_refuses_is_told_with_what_to_do_and_without_a_secret(address, tmp_path, monkeypatch):
+    told = f"no such token: {SECRET} http://me:{SECRET}@store"
+    answer, remedy = Answer({"error": told}, 401, {"X-Error-Message": told}), "HF_TOKEN"
+    if address.startswith("s3"):
+        said = f"<Error><Code>SignatureDoesNotMatch</Code><Message>{told}</Message></Error>"
+        answer = Answer(said.encode(), 403, {"Content-Type": "application/xml"})
+        remedy = "SignatureDoesNotMatch(?s:.*)AWS_SECRET_ACCESS_KEY"
+    refusing = Refusing(answer)
     use_s3(monkeypatch, refusing.url, SECRET)
-    monkeypatch.setattr("gavel.trainer.runs.storage.s3._ATTEMPTS", 1)
-    try:
-        with pytest.raises(StorageError, match=code) as caught:
-            push_checkpoint(a_run(tmp_path, 1), 1, open_store("s3://bucket"), PLACE)
-    finally:
-        refusing.close()
-    assert remedy in caught.value.remedy
-    assert SECRET not in "".join(traceback.format_exception(caught.value))
-
-
-def test_a_token_that_the_hub_repeats_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = f"no such token: {SECRET}"
-    refusing = Refusing(Answer({"error": told}, 401, {"X-Error-Message": told}))
     monkeypatch.setenv("HF_ENDPOINT", refusing.url)
     monkeypatch.setenv("HF_TOKEN", SECRET)
     try:
-        with pytest.raises(StorageError, match="HF_TOKEN") as caught:
-            push_checkpoint(a_run(tmp_path, 1), 1, open_store("hf://desk/adapters"), PLACE)
+        with pytest.raises(StorageError, match=remedy) as caught:
+            push_checkpoint(a_run(tmp_path, 1), 1, open_store(address), PLACE)
     finally:
         refusing.close()
     assert SECRET not in "".join(traceback.format_exception(caught.value))
@@ -255,40 +245,6 @@ def test_a_push_does_not_write_over_another_model_of_the_same_name(store: Store,
     with pytest.raises(StorageError, match=r"(?s)another run is at .*another base_model.*place of its own"):
         push_checkpoint(theirs, 2, open_store(store.address), PLACE)
     assert stored_steps(open_store(store.address), PLACE) == [1]
-
-
-def sent(store: HubStore, tmp_path: Path, name: str, content: bytes) -> str:
-    file = tmp_path / "file"
-    file.write_bytes(content)
-    sha256 = hashlib.sha256(content).hexdigest()
-    store.send(file, name, sha256)
-    return sha256
-
-
-def test_nothing_is_seen_before_the_commit(hub: FakeHub, tmp_path: Path) -> None:
-    store = HubStore("hf://desk/adapters/backups")
-    large = sent(store, tmp_path, "a/adapter.safetensors", b"weights")
-    assert hub.repositories["desk/adapters"].private
-    assert HubStore("hf://desk/adapters/backups").names("a/") == []
-    store.finish()
-    assert store.names("a/") == ["a/adapter.safetensors"]
-    assert store.has("a/adapter.safetensors", large, 7)
-    assert not store.has("a/adapter.safetensors", large, 8)
-    assert list(hub.repositories["desk/adapters"].files) == ["backups/a/adapter.safetensors"]
-    commits = hub.repositories["desk/adapters"].commits
-    store.finish()
-    assert hub.repositories["desk/adapters"].commits == commits
-
-
-def test_a_commit_that_fails_leaves_nothing_and_can_be_made_again(hub: FakeHub, tmp_path: Path) -> None:
-    store = HubStore("hf://desk/adapters")
-    sent(store, tmp_path, "a/adapter.safetensors", b"weights")
-    hub.failing.append(("/commit/", 412, {}))
-    with pytest.raises(StorageError, match="412"):
-        store.finish()
-    assert store.names("") == []
-    store.finish()
-    assert store.names("") == ["a/adapter.safetensors"]
 
 
 def test_a_repository_that_is_not_there_is_told(hub: FakeHub) -> None:

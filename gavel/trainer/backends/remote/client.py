@@ -5,6 +5,8 @@ line was cut, or because the server or this process was restarted, it is the sam
 """
 
 import asyncio
+import hashlib
+import json
 import math
 import os
 import shutil
@@ -12,6 +14,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -20,7 +23,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
-from gavel.trainer.backends.remote.connection import Connection, canonical, hash_parts, model_path
+from gavel.trainer.backends.remote.connection import Connection, hash_parts, model_path
 from gavel.trainer.backends.remote.wire import (
     ADAPTER_FILES,
     KEY_VARIABLE,
@@ -34,15 +37,11 @@ from gavel.trainer.backends.remote.wire import (
     SentAdapter,
     checked_key,
     checked_url,
-    job_id,
 )
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
 from gavel.trainer.runs.checkpoints import ExportError, occupied_error, read_export_mark
-from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_description, run_path, runs_root
-
-_FETCHES = 2
-"""Max downloads of a file whose hash does not match."""
+from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_origin, run_path, runs_root
 
 
 def fetch_directory(connection: Connection, path: str, files: Mapping[str, str], target: Path) -> None:
@@ -57,9 +56,18 @@ def fetch_directory(connection: Connection, path: str, files: Mapping[str, str],
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         for name, sha256 in files.items():
-            if not is_inside(unfinished, unfinished / name):
+            file = unfinished / name
+            if not is_inside(unfinished, file):
                 raise RemoteBackendError(f"the server names a file outside the export: {name}", "Is it to be trusted?")
-            _fetch(connection, f"{path}/{name}", unfinished / name, sha256)
+            for _ in range(2):
+                if file.is_file() and file_sha256(file) == sha256:
+                    break
+                connection.fetch(f"{path}/{name}", file)
+                if file_sha256(file) == sha256:
+                    break
+                file.unlink()  # it went on with the beginning of another one
+            else:
+                raise RemoteBackendError(f"{name} arrived with another SHA-256", "Export it again.")
         for file in [file for file in unfinished.rglob("*") if file.is_file()]:
             if file.relative_to(unfinished).as_posix() not in files:
                 file.unlink()  # of another export that was cut off
@@ -67,17 +75,6 @@ def fetch_directory(connection: Connection, path: str, files: Mapping[str, str],
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise ExportError(f"{target} cannot be written: {error}", "Make room, or name another directory.") from error
-
-
-def _fetch(connection: Connection, path: str, file: Path, sha256: str) -> None:
-    for _ in range(_FETCHES):
-        if file.is_file() and file_sha256(file) == sha256:
-            return
-        connection.fetch(path, file)
-        if file_sha256(file) == sha256:
-            return
-        file.unlink()
-    raise RemoteBackendError(f"{file.name} arrived with another SHA-256", "Export it again.")
 
 
 def _check_export(target: Path) -> None:
@@ -93,17 +90,10 @@ def find_local_start(named: str, root: Path) -> SentAdapter | None:
     if not names_something(named, root):
         return None
     directory = find_checkpoint(named, root)
-    run = directory.parent.parent / "model.json"
-    described = read_description(run) if directory.parent.name == "checkpoints" and run.is_file() else {}
-    if not described:
-        return _adapter(named, directory)
-    of = f"{described.get('project')}/{described.get('name')}"
-    return _adapter(named, directory, run=of, step=int(directory.name), base_model=described.get("base_model"))
-
-
-def _adapter(named: str, directory: Path, **origin: Any) -> SentAdapter:
     parts = {name: hash_parts(directory / name) for name in ADAPTER_FILES if (directory / name).is_file()}
-    return SentAdapter(named=named, directory=os.path.abspath(directory), parts=parts, **origin)
+    return SentAdapter.model_validate(
+        {**read_origin(directory), "named": named, "directory": str(directory), "parts": parts}
+    )
 
 
 _REPEATED: frozenset[Kind] = frozenset({"train", "train_sft"})
@@ -162,8 +152,7 @@ class RemoteBackend:
         return spec
 
     async def prepare(self, model: TrainableSpec, config: TrainConfig) -> None:
-        reference = await _reference(config)
-        await self._run(model, "prepare", {"config": config.model_dump(mode="json")}, adapter=reference)
+        await self._run(model, "prepare", {"config": config.model_dump(mode="json")})
 
     async def train(
         self,
@@ -173,7 +162,7 @@ class RemoteBackend:
         metrics: Mapping[str, float] | None = None,
     ) -> TrainResult:
         arguments = {"config": config.model_dump(mode="json"), "metrics": dict(metrics or {})}
-        return _train_result(await self._run(model, "train", arguments, groups, await _reference(config)))
+        return _train_result(await self._run(model, "train", arguments, groups))
 
     async def train_sft(self, model: TrainableSpec, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
         groups = [TrajectoryGroup(trajectories)]
@@ -255,9 +244,7 @@ class RemoteBackend:
 
     def _state(self, model: ModelSpec) -> ModelState:
         if model.key not in self._states:
-            raise NotRegisteredError(
-                f"the model {model.name} is not registered here", "First: await model.register(backend)"
-            )
+            raise NotRegisteredError.of(model.name)
         return self._states[model.key]
 
     async def _run(
@@ -287,32 +274,42 @@ class RemoteBackend:
         abandoned = abandoned or threading.Event()
         step = None if kind == "register" else self._state(model).step
         files: dict[Path, list[str]] = {}
-        spare: dict[Path, list[str]] = {}
         if adapter is not None:
-            arguments = arguments | {"adapter": adapter.model_dump(mode="json")}
-            spare = {Path(adapter.directory, name): parts for name, parts in adapter.parts.items()}
+            files = {Path(adapter.directory, name): parts for name, parts in adapter.parts.items()}
         arguments, upload = canonical(arguments), list[str]()
         with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
             if groups is not None:
                 store = TrajectoryStore(Path(directory, "groups.jsonl.zst"))
                 store.extend(groups)
                 files[store.path] = upload = hash_parts(store.path)
-            job = Job(id=uuid.uuid4().hex, kind=kind, writer=self._writer, upload=upload, arguments=arguments)
+            job = Job(
+                id=uuid.uuid4().hex, kind=kind, writer=self._writer, upload=upload, adapter=adapter, arguments=arguments
+            )
             if kind in _REPEATED:
-                same = job_id(kind, model.key, step, upload, arguments)
-                job = job.model_copy(update={"id": same, "step": step})
-            state = self.connection.run(model.key, job, files, spare, abandoned)
+                job = job.model_copy(update={"step": step})
+                work = json.dumps([*model.key, job.model_dump(mode="json", exclude={"id", "writer"})], sort_keys=True)
+                job = job.model_copy(update={"id": hashlib.sha256(work.encode()).hexdigest()})
+            state = self.connection.run(model.key, job, files, abandoned)
         if state.model is not None and not abandoned.is_set():
             self._states[model.key] = state.model
         return state
 
 
-async def _reference(config: TrainConfig) -> SentAdapter | None:
-    """The adapter that divergences are from, where it is a directory here."""
-    directory = config.reference_path
-    if directory is None or not all((directory / name).is_file() for name in ADAPTER_FILES):
-        return None
-    return await asyncio.to_thread(_adapter, str(directory), directory)
+def canonical(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as the server parses them; numbers of other libraries are plain, those not finite become null.
+
+    Raises `RemoteBackendError` for what JSON cannot hold.
+    """
+    try:
+        return json.loads(json.dumps(arguments, default=_plain), parse_constant=lambda _: None)
+    except (TypeError, ValueError) as error:
+        raise RemoteBackendError(f"an argument cannot be sent: {error}", "Give numbers, strings, lists.") from error
+
+
+def _plain(value: object) -> int | float:
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    raise TypeError(f"{value!r:.80} is no number and no string")
 
 
 def _train_result(state: JobState) -> TrainResult:

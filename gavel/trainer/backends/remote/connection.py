@@ -6,13 +6,12 @@ server of `gavel backend` gives.
 """
 
 import hashlib
-import json
 import logging
 import ssl
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from numbers import Integral, Real
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -39,7 +38,6 @@ from gavel.trainer.backends.remote.wire import (
     Job,
     JobState,
     RemoteBackendError,
-    UploadMissingError,
 )
 
 
@@ -57,86 +55,15 @@ class Again(Exception):
     """The request may succeed when it is sent again."""
 
 
-class AbandonedError(RemoteBackendError):
-    """Nobody waits for the request any more, or the client was closed meanwhile."""
-
-
-class Attempts:
-    """The attempts of one call: until it succeeds, `patience` seconds are over, or `abandoned` is set."""
-
-    def __init__(self, url: str, patience: float, abandoned: threading.Event) -> None:
-        self._url, self._patience, self._abandoned = url, patience, abandoned
-
-    def check(self) -> None:
-        """Raises `AbandonedError` once nobody waits."""
-        if self._abandoned.is_set():
-            raise AbandonedError(
-                f"the call to {self._url} was given up", "It may be done there: register the model again."
-            )
-
-    def __call__(self, request: Callable[[], T]) -> T:
-        """Returns the result of `request`, retried while errors are transient. Raises
-        `RemoteBackendError`, and what `request` raises."""
-        retrying = Retrying(
-            retry=retry_if_exception(_passes),
-            wait=wait_random_exponential(multiplier=0.1, max=5.0),
-            stop=stop_any(stop_after_delay(self._patience), stop_when_event_set(self._abandoned)),
-            before_sleep=self._tell,
-            sleep=sleep_using_event(self._abandoned),
-            reraise=True,
-        )
-        self.check()
-        try:
-            return retrying(request)
-        except (Again, httpx.HTTPError) as error:
-            self.check()
-            raise self._error(error) from error
-        except RuntimeError as error:  # httpx: the client was closed
-            self.check()
-            raise RemoteBackendError(
-                f"the client of {self._url} was closed", "Make another RemoteBackend, and register the model with it."
-            ) from error
-        except ValueError as error:
-            raise RemoteBackendError(
-                f"{self._url} answers what no server of `gavel backend` answers: {error}",
-                "Check the address; have both sides the same version of Gavel?",
-            ) from error
-
-    def _tell(self, state: Any) -> None:
-        if state.attempt_number == 1:
-            error = state.outcome.exception()
-            why = error if str(error) else type(error).__name__
-            logger.warning("%s: %s; trying again for %.0f s", self._url, why, self._patience)
-
-    def _error(self, error: Exception) -> RemoteBackendError:
-        reason = str(error) or type(error).__name__
-        cause = _ssl_error(error)
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return RemoteBackendError(
-                f"the certificate of {self._url} is not trusted: {cause.verify_message or reason}",
-                "Set SSL_CERT_FILE to the certificate of its authority, or to its own when it signed itself. One of "
-                "another time: compare the clocks of both machines (date -u), or renew it.",
-            )
-        if cause is not None:
-            return RemoteBackendError(f"{self._url} does not speak TLS: {reason}", "Is its address http://…?")
-        if not _passes(error):
-            return RemoteBackendError(f"{self._url} cannot be asked: {reason}", "Check the address and the key.")
-        return RemoteBackendError(
-            f"{self._url} has not answered for {self._patience:.0f} s: {reason}",
-            "Does `gavel backend` run there, and does a line lead to it? The run goes on when it is back.",
-        )
-
-
 def _passes(error: BaseException) -> bool:
-    if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
-        return False
-    if isinstance(error, httpx.ConnectError) and _ssl_error(error) is not None:
+    if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError) or _tls_error(error) is not None:
         return False
     return isinstance(error, Again | httpx.TransportError)
 
 
-def _ssl_error(error: BaseException | None) -> ssl.SSLError | None:
-    """The error of TLS that caused this one."""
+def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    """The error of TLS that kept a connection from being made."""
+    error = error if isinstance(error, httpx.ConnectError) else None
     while error is not None and not isinstance(error, ssl.SSLError):
         error = error.__cause__ or error.__context__
     return error
@@ -147,7 +74,7 @@ _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 6 * WAIT_SECONDS
 """Seconds without a byte after which a connection counts as broken."""
 _UPLOADS = 3
-"""Times that a part is sent which arrives altered, and a file that is gone when its job begins."""
+"""Times that the parts of a job are sent which do not arrive, or arrive altered."""
 
 
 class Connection:
@@ -177,39 +104,50 @@ class Connection:
         self._client.close()
 
     def run(
-        self,
-        key: tuple[str, str],
-        job: Job,
-        files: Mapping[Path, list[str]],
-        spare: Mapping[Path, list[str]],
-        abandoned: threading.Event,
+        self, key: tuple[str, str], job: Job, files: Mapping[Path, list[str]], abandoned: threading.Event
     ) -> JobState:
-        """Sends the job, with its files first, and waits until it is done. Raises what it failed with.
+        """Sends the job and the parts of its `files` that the server lacks, and waits until it is done.
 
-        `files` and `spare`: the parts of each by path; those of `spare` are sent only when the server asks for them.
-        Raises `AbandonedError` soon after `abandoned` is set.
+        Raises what it failed with, and `RemoteBackendError` soon after `abandoned` is set.
         """
-        attempts = self._attempts(abandoned)
-        for left in reversed(range(_UPLOADS)):
-            for path, parts in files.items():
-                self._upload(path, parts, attempts)
+        self._calls.add(abandoned)
+        path = f"{model_path(key)}/jobs"
+
+        def submit() -> JobState:
+            answer = self._client.post(path, json=job.model_dump(mode="json"))
+            return JobState.model_validate(self._check_answer(answer).json())
+
+        def wait() -> JobState | None:
+            """Returns None if the server was restarted since the job was sent."""
+            answer = self._client.get(f"{path}/{job.id}", params={"wait": WAIT_SECONDS})
+            return None if answer.status_code == 404 else JobState.model_validate(self._check_answer(answer).json())
+
+        state = self._repeat(submit, abandoned)
+        for left in reversed(range(_UPLOADS + 1)):
+            while state.state == "running":
+                state = self._repeat(wait, abandoned) or self._repeat(submit, abandoned)
+            if not state.missing or not left:
+                break
             try:
-                return self._run_job(f"{model_path(key)}/jobs", job, attempts)
-            except UploadMissingError:
-                if not left:
+                for file, parts in files.items():
+                    self._upload(file, parts, set(state.missing), abandoned)
+            except DamagedUploadError:
+                if left == 1:
                     raise
-            files = {**files, **spare}
-        raise AssertionError
+            state = self._repeat(submit, abandoned)
+        if state.error is not None:
+            state.error.throw()
+        return state
 
     def get(self, path: str, **parameters: str) -> Any:
         """The JSON that is there."""
-        return self._attempts()(lambda: self._check_answer(self._client.get(path, params=parameters)).json())
+        return self._repeat(lambda: self._check_answer(self._client.get(path, params=parameters)).json())
 
     def fetch(self, path: str, file: Path) -> None:
         """Writes what is there into `file`, going on with what it holds."""
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()  # also where there is nothing to come
-        attempts = self._attempts()
+        closed = threading.Event()
 
         def fetch() -> None:
             start = file.stat().st_size
@@ -222,48 +160,77 @@ class Connection:
                 with file.open("ab" if answer.status_code == 206 else "wb") as out:
                     for part in answer.iter_raw():
                         out.write(part)
-                        attempts.check()
+                        self._check_awaited(closed)
 
-        attempts(fetch)
+        self._repeat(fetch, closed)
 
-    def _attempts(self, abandoned: threading.Event | None = None) -> Attempts:
-        abandoned = abandoned or threading.Event()
-        self._calls.add(abandoned)
-        return Attempts(self.url, self._patience, abandoned)
-
-    def _run_job(self, path: str, job: Job, attempts: Attempts) -> JobState:
-        def submit() -> JobState:
-            answer = self._client.post(path, json=job.model_dump(mode="json"))
-            return JobState.model_validate(self._check_answer(answer).json())
-
-        def wait() -> JobState | None:
-            """Returns None if the server was restarted since the job was sent."""
-            answer = self._client.get(f"{path}/{job.id}", params={"wait": WAIT_SECONDS})
-            return None if answer.status_code == 404 else JobState.model_validate(self._check_answer(answer).json())
-
-        state = attempts(submit)
-        while state.state == "running":
-            state = attempts(wait) or attempts(submit)
-        if state.error is not None:
-            state.error.throw()
-        return state
-
-    def _upload(self, file: Path, parts: list[str], attempts: Attempts) -> None:
-        missing = set(attempts(lambda: self._check_answer(self._client.post("/v1/uploads", json=parts)).json()))
+    def _upload(self, file: Path, parts: list[str], missing: set[str], abandoned: threading.Event) -> None:
         with file.open("rb") as stream:
             for number, sha256 in enumerate(parts):
                 if sha256 in missing:
                     stream.seek(number * PART_BYTES)
-                    self._put(sha256, stream.read(PART_BYTES), attempts)
+                    self._repeat(partial(self._put, sha256, stream.read(PART_BYTES)), abandoned)
 
-    def _put(self, sha256: str, part: bytes, attempts: Attempts) -> None:
-        for left in reversed(range(_UPLOADS)):
-            try:
-                attempts(lambda: self._check_answer(self._client.put(f"/v1/uploads/{sha256}", content=part)))
-                return
-            except DamagedUploadError:
-                if not left:
-                    raise
+    def _put(self, sha256: str, part: bytes) -> None:
+        self._check_answer(self._client.put(f"/v1/uploads/{sha256}", content=part))
+
+    def _repeat(self, request: Callable[[], T], abandoned: threading.Event | None = None) -> T:
+        """The result of `request`, which is repeated while its errors may pass: until it succeeds, the patience is
+        over, or `abandoned` is set. Raises `RemoteBackendError`, and what `request` raises."""
+        abandoned = abandoned or threading.Event()
+        self._calls.add(abandoned)
+
+        def tell(state: Any) -> None:
+            if state.attempt_number == 1:
+                error = state.outcome.exception()
+                why = error if str(error) else type(error).__name__
+                logger.warning("%s: %s; trying again for %.0f s", self.url, why, self._patience)
+
+        retrying = Retrying(
+            retry=retry_if_exception(_passes),
+            wait=wait_random_exponential(multiplier=0.1, max=5.0),
+            stop=stop_any(stop_after_delay(self._patience), stop_when_event_set(abandoned)),
+            before_sleep=tell,
+            sleep=sleep_using_event(abandoned),
+            reraise=True,
+        )
+        self._check_awaited(abandoned)
+        try:
+            return retrying(request)
+        except (Again, httpx.HTTPError) as error:
+            self._check_awaited(abandoned)
+            raise self._error(error) from error
+        except RuntimeError as error:  # httpx: the client was closed
+            self._check_awaited(abandoned)
+            raise RemoteBackendError(
+                f"the client of {self.url} was closed", "Make another RemoteBackend, and register the model with it."
+            ) from error
+        except ValueError as error:
+            raise RemoteBackendError(
+                f"{self.url} answers what no server of `gavel backend` answers: {error}",
+                "Check the address; have both sides the same version of Gavel?",
+            ) from error
+
+    def _check_awaited(self, abandoned: threading.Event) -> None:
+        if abandoned.is_set():
+            raise RemoteBackendError(
+                f"the call to {self.url} was given up", "It may be done there: register the model again."
+            )
+
+    def _error(self, error: Exception) -> RemoteBackendError:
+        reason = str(error) or type(error).__name__
+        if _tls_error(error) is not None:
+            return RemoteBackendError(
+                f"{self.url} does not speak TLS, or its certificate is not trusted: {reason}",
+                "For a server without TLS give http://. Set SSL_CERT_FILE to the certificate of its authority, or to "
+                "its own when it signed itself. One of another time: compare both machines' clocks, or renew it.",
+            )
+        if not _passes(error):
+            return RemoteBackendError(f"{self.url} cannot be asked: {reason}", "Check the address and the key.")
+        return RemoteBackendError(
+            f"{self.url} has not answered for {self._patience:.0f} s: {reason}",
+            "Does `gavel backend` run there, and does a line lead to it? The run goes on when it is back.",
+        )
 
     def _check_answer(self, answer: httpx.Response) -> httpx.Response:
         if answer.is_success:
@@ -273,15 +240,10 @@ class Connection:
             raise Again(fault.message if fault else f"status {status}")
         if fault is not None:
             fault.throw()
-        remedy = "Is it a server of `gavel backend`, of the version that is here?"
-        if answer.has_redirect_location:
-            remedy = "It redirects elsewhere: give the address that it redirects to."
-        elif status == 404 and httpx.URL(self.url).path.strip("/"):
-            remedy = (
-                "Leave out what follows host and port, unless a proxy there wants it: /v1 is no part of the address."
-            )
-        elif status == 413:
-            remedy = "A proxy before it refuses requests of 1 MB: raise its limit (nginx: client_max_body_size)."
+        remedy = (
+            "Is it a server of `gavel backend`, of the version that is here, at this very address: without /v1, and "
+            "not one that redirects? A proxy before it must take requests of 1 MB (nginx: client_max_body_size)."
+        )
         raise RemoteBackendError(f"{self.url} answered with status {status}", remedy)
 
 
@@ -294,21 +256,3 @@ def _fault(answer: httpx.Response) -> Fault | None:
         return Fault.model_validate(answer.json()["error"])
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def canonical(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as the server parses them, so that both hash the same; a number that is not finite becomes null.
-
-    Raises `RemoteBackendError` for what JSON cannot hold.
-    """
-    try:
-        return json.loads(json.dumps(arguments, default=_plain), parse_constant=lambda _: None)
-    except (TypeError, ValueError) as error:
-        raise RemoteBackendError(f"an argument cannot be sent: {error}", "Give numbers, strings, lists.") from error
-
-
-def _plain(value: object) -> int | float:
-    """A number of another library."""
-    if isinstance(value, Real):
-        return int(value) if isinstance(value, Integral) else float(value)
-    raise TypeError(f"{value!r:.80} is no number and no string")

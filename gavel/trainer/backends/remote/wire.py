@@ -3,16 +3,13 @@
     GET  /v1/models/{project}/{name}                   KeptRun
     POST /v1/models/{project}/{name}/jobs              Job -> JobState
     GET  /v1/models/{project}/{name}/jobs/{id}?wait=5  JobState, when it ends or after so many seconds
-    POST /v1/uploads                                   hashes of parts -> those that are to be sent
     PUT  /v1/uploads/{sha256}                          a part of a file
 
 A job is known by its id, a hash of what it is to do and of the step it starts from: sent again, it is the same job.
-Files are sent in parts, each known by its hash: sent again, it is the same part.
+It names its files by the hashes of their parts, and fails with those that the server lacks, which are then sent.
 """
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal, NoReturn, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gavel.base.errors import GavelError
 from gavel.base.network import server_address
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Protocol version of these requests and replies. A server rejects any other."""
 PROTOCOL_HEADER = "Gavel-Protocol"
 URL_VARIABLE, KEY_VARIABLE = "GAVEL_BACKEND_URL", "GAVEL_BACKEND_KEY"
@@ -40,6 +37,20 @@ class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class SentAdapter(_Wire):
+    """An adapter of the client's machine, which a run is to begin with."""
+
+    named: str
+    """The adapter's name, as its user wrote it."""
+    directory: str
+    """On the client's machine."""
+    parts: dict[str, list[str]]
+    """SHA-256 of each part of its files, by name."""
+    run: str | None = None
+    step: int | None = None
+    base_model: str | None = None
+
+
 class Job(_Wire):
     """A task for a model."""
 
@@ -51,24 +62,8 @@ class Job(_Wire):
     """Training steps that the client knows of; the job is refused when there are others."""
     upload: list[str] = Field(default_factory=list)
     """SHA-256 of each part of the file of groups."""
+    adapter: SentAdapter | None = None
     arguments: dict[str, Any] = Field(default_factory=dict)
-
-
-class SentAdapter(_Wire):
-    """An adapter of the client's machine, which a run is to begin with or to be compared with.
-
-    Its files are uploaded when the server asks for them.
-    """
-
-    named: str
-    """The adapter's name, as its user wrote it."""
-    directory: str
-    """On the client's machine."""
-    parts: dict[str, list[str]]
-    """SHA-256 of each part of its files, by name."""
-    run: str | None = None
-    step: int | None = None
-    base_model: str | None = None
 
 
 class ModelState(_Wire):
@@ -117,12 +112,8 @@ class JobState(_Wire):
     model: ModelState | None = None
     """The model's state after the job."""
     error: Fault | None = None
-
-
-def job_id(kind: str, key: tuple[str, str], step: int | None, upload: list[str], arguments: Mapping[str, Any]) -> str:
-    """The same for the same work from the same step."""
-    parts = json.dumps([kind, *key, step, upload, arguments], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(parts.encode()).hexdigest()
+    missing: list[str] = Field(default_factory=list)
+    """Parts of its files that the server needs for it."""
 
 
 class RemoteBackendError(GavelError):
@@ -150,40 +141,16 @@ def checked_key(given: str) -> str:
     return key
 
 
-class UploadError(GavelError):
-    """A part of a file cannot be taken."""
-
-
-class DamagedUploadError(UploadError):
-    """A part is not what was announced."""
-
-
-class UploadMissingError(GavelError):
-    """A job's file is not on the server."""
-
-
 class RemoteError(GavelError):
-    """Something failed on the server of a remote backend."""
+    """The server of a remote backend refuses a request, or something failed there."""
 
 
-class WrongKeyError(GavelError):
-    """A request without the server's key."""
+class DamagedUploadError(RemoteError):
+    """A part of a file is not what was announced."""
 
 
-class ProtocolError(GavelError):
-    """Client and server are of versions that do not understand each other."""
-
-
-class WriterError(GavelError):
+class WriterError(RemoteError):
     """Another client has registered the model since."""
-
-
-class StepError(GavelError):
-    """The model is at another step than its client knows."""
-
-
-class UnknownSettingsError(GavelError):
-    """The client sends what this version of the server does not know."""
 
 
 def _subclasses(kind: type[GavelError]) -> Iterator[type[GavelError]]:

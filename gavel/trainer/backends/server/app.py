@@ -8,8 +8,7 @@
 A request has the server's key, or that of a capture which was opened through here.
 
 `serve` runs it until it is told to stop, one server for a directory of runs: two would each forget what clients have
-registered with the other. The lock is the file's (flock), so a server that is killed leaves none behind; what the file
-holds is told to the next.
+registered with the other. The lock is the file's (flock), so a server that is killed leaves none behind.
 """
 
 import asyncio
@@ -21,7 +20,6 @@ import re
 import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +33,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gavel.base.errors import GavelError
-from gavel.base.files import locked
+from gavel.base.files import is_inside, locked
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.wire import (
@@ -47,20 +45,19 @@ from gavel.trainer.backends.remote.wire import (
     Job,
     JobState,
     KeptRun,
-    ProtocolError,
-    UploadError,
-    WrongKeyError,
+    RemoteError,
 )
-from gavel.trainer.backends.server.jobs import Jobs, unknown_settings
-from gavel.trainer.backends.server.uploads import Uploads, served_file
+from gavel.trainer.backends.server.jobs import Jobs, Uploads, unknown_settings
 from gavel.trainer.model_spec import TrainableSpec
-from gavel.trainer.runs.metrics import whole_rows
-from gavel.trainer.runs.run_directory import RunDirectoryError
+from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.metrics import read_rows
+from gavel.trainer.runs.run_directory import RunDirectoryError, read_description
 from gavel.trainer.serving.answers import CLIENT_GONE
 from gavel.trainer.serving.capture import given_key
 from gavel.trainer.serving.in_process import Served, endpoints
 from gavel.trainer.serving.listener import AnnouncedServer, address_of, listen
 
+logger = logging.getLogger(__name__)
 HEALTH = "/healthz"
 """Open to all."""
 _OTHER_KEY = (
@@ -71,34 +68,47 @@ _ENDPOINT = re.compile(r"/v1/models/[^/]+/[^/]+/openai/v1/")
 
 
 class Guard:
-    """Middleware before all routes."""
+    """An application for those who have the key, and how long they have not used it."""
 
-    def __init__(self, app: ASGIApp, key: str, admits: Callable[[Request], bool], activity: "Activity") -> None:
-        """`admits`: whether a request may go to a model's endpoint. `activity`: hears of requests with the key."""
+    def __init__(self, app: ASGIApp, key: str, busy: Callable[[], object]) -> None:
+        """`busy`: true while a job runs, which is use too."""
         self._app = app
-        self._activity = activity
         self._key = key.encode()
-        self._admits = admits
+        self._busy = busy
+        self._requests = 0
+        self._last = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] == HEALTH:
             return await self._app(scope, receive, send)
         if (refusal := self._refusal(Request(scope))) is not None:
             return await refusal(scope, receive, send)
-        with self._activity.request():
+        self._requests += 1
+        try:
             await self._app(scope, receive, send)
+        finally:
+            self._requests -= 1
+            self._last = time.monotonic()
+
+    def idle_seconds(self) -> float:
+        """Since anything was done; 0 while something is."""
+        if self._requests or self._busy():
+            self._last = time.monotonic()
+        return time.monotonic() - self._last
 
     def _refusal(self, request: Request) -> Response | None:
+        given = given_key(request.headers)
+        is_ours = hmac.compare_digest(given.encode(), self._key)
         if _ENDPOINT.match(request.scope["path"]):
-            if self._admits(request):
+            if is_ours or any(served.holds(given) for served in endpoints().values()):
                 return None
             return _error(401, "the key is not that of this server", "authentication_error")
-        if not hmac.compare_digest(given_key(request.headers).encode(), self._key):
-            return refused(401, WrongKeyError("the key is not that of the server", _OTHER_KEY))
+        if not is_ours:
+            return refused(401, RemoteError("the key is not that of the server", _OTHER_KEY))
         spoken = request.headers.get(PROTOCOL_HEADER)
         if spoken != str(PROTOCOL):
             why = f"the server speaks protocol {PROTOCOL}, and the client {spoken or 'none'}"
-            return refused(426, ProtocolError(why, "Install the same version of Gavel on both sides."))
+            return refused(426, RemoteError(why, "Install the same version of Gavel on both sides."))
         return None
 
 
@@ -106,32 +116,6 @@ def refused(status: int, error: GavelError) -> Response:
     return JSONResponse({"error": Fault.of(error).model_dump()}, status)
 
 
-class Activity:
-    """Requests that are answered, and when the last one ended; a job that runs is work too."""
-
-    def __init__(self) -> None:
-        self._requests = 0
-        self._last = time.monotonic()
-        self.busy: Callable[[], object] = lambda: False
-        """True if a job runs."""
-
-    @contextmanager
-    def request(self) -> Generator[None]:
-        self._requests += 1
-        try:
-            yield
-        finally:
-            self._requests -= 1
-            self._last = time.monotonic()
-
-    def idle_seconds(self) -> float:
-        """Since anything was done; 0 while something is."""
-        if self._requests or self.busy():
-            self._last = time.monotonic()
-        return time.monotonic() - self._last
-
-
-logger = logging.getLogger(__name__)
 _SCOPE = ("type", "asgi", "http_version", "method", "scheme", "query_string", "headers", "client", "server")
 
 
@@ -149,10 +133,13 @@ class Forwarded(Response):
         asked = {name: scope[name] for name in _SCOPE if name in scope}
         asked |= {"path": self._path, "raw_path": self._path.encode(), "root_path": ""}
 
+        async def received() -> Message:
+            return dict(await receive())
+
         async def heard() -> Message:
             if unread:
                 return {"type": "http.request", "body": unread.pop()}
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_received(receive), here))
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(received(), here))
 
         async def told(message: Message) -> None:
             here.call_soon_threadsafe(messages.put_nowait, message)
@@ -174,38 +161,26 @@ class Forwarded(Response):
             logger.error("a model's endpoint failed", exc_info=error)
 
 
-async def _received(receive: Receive) -> Message:
-    return dict(await receive())
-
-
 def _error(status: int, message: str, kind: str = "server_error") -> Response:
     """An error as OpenAI's API has it."""
     return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": None}}, status)
 
 
+_FETCHED = "checkpoints", "exports", "trajectories"
 _METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD"]
 
 
-def create_app(backend: LocalBackend, *, key: str, root: Path, activity: Activity | None = None) -> FastAPI:
-    """`root`: the runs' directory, that of the backend. `activity` hears of requests. Closes the backend at the end."""
+def create_app(backend: LocalBackend, *, key: str, root: Path) -> Guard:
+    """`root`: the runs' directory, that of the backend. Closes the backend at the end."""
     uploads = Uploads(root / ".backend" / "uploads")
     jobs = Jobs(backend, root, uploads)
 
-    def admits(request: Request) -> bool:
-        given = given_key(request.headers)
-        is_ours = hmac.compare_digest(given.encode(), key.encode())
-        return is_ours or any(served.holds(given) for served in endpoints().values())
-
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         yield
         await jobs.close()
 
     app = FastAPI(title="Gavel backend", version=version("gavel-rl"), lifespan=lifespan, redoc_url=None)
-
-    activity = activity or Activity()
-    activity.busy = jobs.running
-    app.add_middleware(Guard, key=key, admits=admits, activity=activity)
 
     @app.get(HEALTH)
     async def health() -> dict[str, object]:
@@ -213,7 +188,9 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, activity: Activit
 
     @app.get("/v1/models/{project}/{name}")
     async def kept(project: str, name: str) -> KeptRun:
-        return await asyncio.to_thread(jobs.model((project, name)).kept_run)
+        run = jobs.model((project, name)).directory
+        steps = Checkpoints(run / "checkpoints").steps()
+        return KeptRun(description=read_description(run / "model.json"), checkpoints=steps)
 
     @app.post("/v1/models/{project}/{name}/jobs")
     async def submit(project: str, name: str, job: Job) -> Response:
@@ -229,27 +206,21 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, activity: Activit
 
     @app.get("/v1/models/{project}/{name}/history")
     async def history(project: str, name: str, split: str | None = None) -> Response:
-        metrics = await asyncio.to_thread(whole_rows, jobs.model((project, name)).directory / "metrics.jsonl")
-        if metrics.damage:
-            logger.warning("%s", metrics.damage)
-        return JSONResponse([row for row in metrics.rows if split in (None, row["split"])])
+        rows = await asyncio.to_thread(read_rows, jobs.model((project, name)).directory / "metrics.jsonl")
+        return JSONResponse([row for row in rows if split in (None, row["split"])])
 
     @app.get("/v1/models/{project}/{name}/files/{path:path}")
     async def file(project: str, name: str, path: str) -> Response:
-        found = await asyncio.to_thread(served_file, jobs.model((project, name)).directory, path)
-        if found is None:
+        run = jobs.model((project, name)).directory
+        if not (run / path).is_file() or not any(is_inside(run / part, run / path) for part in _FETCHED):
             why = f"there is no file {path} to fetch"
             return refused(404, GavelError(why, "Checkpoints, exports and trajectories can be fetched."))
-        return FileResponse(found)
-
-    @app.post("/v1/uploads")
-    async def missing(parts: list[str]) -> list[str]:
-        return await asyncio.to_thread(uploads.missing, parts)
+        return FileResponse(run / path)
 
     @app.put("/v1/uploads/{sha256}")
     async def upload(sha256: str, request: Request) -> Response:
         if int(request.headers.get("content-length", PART_BYTES + 1)) > PART_BYTES:
-            raise UploadError("a part is too large, or its length is not told", f"Send {PART_BYTES} bytes at most.")
+            raise RemoteError("a part is too large, or its length is not told", f"Send {PART_BYTES} bytes at most.")
         try:
             await asyncio.to_thread(uploads.add, sha256, await request.body())
         except ClientDisconnect:  # it is sent again
@@ -286,7 +257,7 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, activity: Activit
     async def failed(_: Request, error: Exception) -> Response:
         return refused(500, GavelError(f"the server failed: {type(error).__name__}: {error}", "See its log."))
 
-    return app
+    return Guard(app, key, jobs.running)
 
 
 def _answer(job: str, running: "asyncio.Task[JobState]") -> Response:
@@ -294,25 +265,22 @@ def _answer(job: str, running: "asyncio.Task[JobState]") -> Response:
     return Response(state.model_dump_json(), media_type="application/json")
 
 
-_LOCK = "server.lock"
-
-
 @contextlib.contextmanager
-def hold_root(root: Path) -> Generator[Callable[[str], None]]:
-    """Holds the directory of runs for this process; gives a function that notes the address for whoever comes next.
+def hold_root(root: Path, address: str) -> Generator[None]:
+    """Holds the directory of runs for the server at this address.
 
     Raises `RunDirectoryError` where another server holds it, and where files cannot be locked or written.
     """
-    path = root / ".backend" / _LOCK
+    path = root / ".backend" / "server.lock"
     with contextlib.ExitStack() as held:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
             held.enter_context(locked(path))
+            path.write_text(f"{address}, process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
         except BlockingIOError as error:
-            other = path.read_text(encoding="utf-8") or "it is just starting"
             raise RunDirectoryError(
-                f"another `gavel backend` serves the runs in {root} ({other})",
+                f"another `gavel backend` serves the runs in {root} ({path.read_text(encoding='utf-8')})",
                 "Use that one, or stop it first; for a server of its own choose another place: --runs.",
             ) from error
         except OSError as error:
@@ -321,13 +289,7 @@ def hold_root(root: Path) -> Generator[Callable[[str], None]]:
                 "Choose another place: --runs or GAVEL_RUNS. A mounted bucket often cannot lock files: keep runs on a "
                 "disk, and copy checkpoints to the bucket.",
             ) from error
-
-        def note(said: str) -> None:
-            path.write_text(f"{said}, process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
-
-        note("starting")
-        yield note
-        path.write_text("")
+        yield
 
 
 _IDLE_SECONDS = 600
@@ -351,9 +313,11 @@ async def serve(
 
     Raises `EndpointError`, and `RunDirectoryError` where another server has these runs.
     """
-    with hold_root(root) as note, contextlib.closing(listen(host, port)) as listener:
-        activity = Activity()
-        app = create_app(backend, key=key, root=root, activity=activity)
+    with contextlib.ExitStack() as held:
+        listener = held.enter_context(contextlib.closing(listen(host, port)))
+        address = address_of(listener, host)
+        held.enter_context(hold_root(root, address))
+        app = create_app(backend, key=key, root=root)
         config = uvicorn.Config(
             app,
             log_level="error",
@@ -362,26 +326,20 @@ async def serve(
             timeout_keep_alive=_IDLE_SECONDS,
             timeout_graceful_shutdown=_CLOSING_SECONDS,
         )
-        address = address_of(listener, host)
-        note(address)
         server = AnnouncedServer(config, lambda: announce(address))
-        loop, signals = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+        loop = asyncio.get_running_loop()
 
         def stop() -> None:
             server.should_exit = True
 
         async def stop_when_idle(seconds: float) -> None:
-            while (left := seconds - activity.idle_seconds()) > 0:  # noqa: ASYNC110 - time itself is waited for
+            while (left := seconds - app.idle_seconds()) > 0:  # noqa: ASYNC110 - time itself is waited for
                 await asyncio.sleep(min(left, max(seconds / 10, 0.05)))
             stop()
 
-        for number in signals:
+        for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        idle = None if idle_seconds is None else asyncio.create_task(stop_when_idle(idle_seconds))
-        try:
-            await server.serve(sockets=[listener])
-        finally:
-            if idle is not None:
-                idle.cancel()
-            for number in signals:
-                loop.remove_signal_handler(number)
+            held.callback(loop.remove_signal_handler, number)
+        if idle_seconds is not None:
+            held.callback(asyncio.create_task(stop_when_idle(idle_seconds)).cancel)
+        await server.serve(sockets=[listener])

@@ -1,108 +1,149 @@
 """The job queue of a server: one job at a time per model, in order of arrival.
 
-What was done for a model, by the id of each job: `<run directory>/jobs.jsonl`.
+`job.json` of a run directory keeps the client that may change the model and the last job of each split:
 
-    {"id": "2c…", "writer": "8a…"}                                    the client that may change the model from here on
-    {"id": "5f…", "begun": {"kind": "train", "step": 3, "rows": 9}}
-    {"id": "5f…", "done": {"step": 4, "trained": true, "reason": null, "metrics": {…}}}
+    {"writer": "8a…", "begun": {"train": {"id": "5f…", "step": 3, "rows": 9}}}
 
-A job that was begun and never done belongs to a server that was killed. Whether its work is there is read from the run:
+A job that is sent again after the server was killed is not done twice. Whether its work is there is read from the run:
 a step is whole or was not made, and metrics are rows that were written or not.
 """
 
 import asyncio
 import contextlib
-import functools
+import hashlib
 import inspect
-import json
 import logging
-import os
+import re
+import shutil
 import tempfile
+import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from gavel.base.errors import GavelError
+from gavel.base.files import file_sha256, write_atomically
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory_store import TrajectoryStore, write_whole
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError, TrainResult
 from gavel.trainer.backends.remote.wire import (
+    PART_BYTES,
+    DamagedUploadError,
     Fault,
     Job,
     JobState,
-    KeptRun,
     Kind,
     ModelState,
-    SentAdapter,
-    StepError,
-    UnknownSettingsError,
+    RemoteError,
     WriterError,
 )
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.backends.server.uploads import Uploads, served_files
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.run_directory import RunDirectoryError, read_description, run_path
-from gavel.trainer.runs.storage.store import open_store, push_checkpoint
-
-FILE = "jobs.jsonl"
-
-
-class Journal:
-    """The jobs of one run."""
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / FILE
-        self.writer: str | None = None
-        """The client that registered the model last."""
-        self._jobs: dict[str, dict[str, Any]] = {}
-        text = self._path.read_bytes() if self._path.exists() else b""
-        for line in text.splitlines():
-            with contextlib.suppress(ValueError):  # of the end that a killed writer left
-                self._take(**json.loads(line))
-        if text and not text.endswith(b"\n"):
-            self._append(b"\n")
-
-    def of(self, job: str) -> dict[str, Any]:
-        """What is known of a job: `begun`, and `done` once it is."""
-        return self._jobs.get(job, {})
-
-    def write(self, job: str, **entry: Any) -> None:
-        """Adds `begun`, `done`, or `failed`, after which the job may be begun again; or the `writer` of a job."""
-        self._append(json.dumps({"id": job, **entry}).encode() + b"\n")
-        self._take(job, **entry)
-
-    def _take(self, id: str, **entry: Any) -> None:
-        if "writer" in entry:
-            self.writer = entry["writer"]
-        elif "failed" in entry:
-            self._jobs.pop(id, None)
-        else:
-            self._jobs.setdefault(id, {}).update(entry)
-
-    def _append(self, data: bytes) -> None:
-        with self._path.open("ab", buffering=0) as file:
-            write_whole(file.fileno(), data, file.seek(0, os.SEEK_END))
-            os.fsync(file.fileno())
-
+from gavel.trainer.policy.adapters import FILES
+from gavel.trainer.runs.checkpoints import read_object
+from gavel.trainer.runs.run_directory import ORIGIN, RunDirectoryError, read_description, run_path
+from gavel.trainer.runs.stores import open_store, push_checkpoint
 
 logger = logging.getLogger(__name__)
 
+
+class UploadMissingError(GavelError):
+    """Parts of a job's files are not on the server."""
+
+    def __init__(self, parts: list[str]) -> None:
+        super().__init__("a file of the job is not here", "Send the job again.")
+        self.parts = parts
+
+
+class Uploads:
+    """A directory of the parts of files, each under its SHA-256."""
+
+    def __init__(self, directory: Path) -> None:
+        """Removes what a killed server left."""
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        for left in directory.glob("adapter-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def add(self, sha256: str, part: bytes) -> None:
+        """Raises `DamagedUploadError` for bytes of another hash, and `RemoteError` for too many and for a full disk."""
+        if len(part) > PART_BYTES:
+            raise RemoteError(f"{len(part)} bytes are more than a part has", f"Send {PART_BYTES} at most.")
+        if hashlib.sha256(part).hexdigest() != sha256:
+            raise DamagedUploadError("the bytes that came have another SHA-256 than announced", "Send the file again.")
+        try:
+            write_atomically(self.directory / sha256, part)
+        except OSError as error:
+            raise RemoteError(
+                f"the server cannot keep the upload: {error.strerror or error}",
+                f"Make room in {self.directory} there, and call again: it goes on where it was.",
+            ) from error
+
+    def write(self, files: dict[Path, list[str]]) -> None:
+        """Writes files of these parts. Raises `UploadMissingError`."""
+        self.check(part for parts in files.values() for part in parts)
+        for file, parts in files.items():
+            with file.open("wb") as stream:
+                for sha256 in parts:
+                    stream.write((self.directory / sha256).read_bytes())
+        self.remove_old()
+
+    def check(self, parts: Iterable[str]) -> None:
+        """Raises `UploadMissingError` where some are not here, and `RemoteError` for what is no hash."""
+        parts = list(parts)
+        for sha256 in parts:
+            if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+                raise RemoteError(f"{sha256[:80]!r} is no SHA-256", "Name a part by the 64 digits of its hash.")
+        if missing := [sha256 for sha256 in parts if not (self.directory / sha256).is_file()]:
+            raise UploadMissingError(missing)
+
+    def remove(self, parts: Iterable[str]) -> None:
+        for sha256 in parts:
+            (self.directory / sha256).unlink(missing_ok=True)
+
+    def remove_old(self) -> None:
+        """Removes the parts that no job has asked for within a day."""
+        for file in self.directory.iterdir():
+            with contextlib.suppress(OSError):  # its job took it meanwhile, or it is an adapter
+                if file.stat().st_mtime < time.time() - 86_400:
+                    file.unlink()
+
+
+FILE = "job.json"
 _READING: frozenset[Kind] = frozenset({"export", "push"})
 """Jobs that read the run directory alone: they are any client's, and the model need not be loaded."""
 _DESCRIPTION = "model.json"
 _NAMED = 10
 """Runs that an error lists."""
 _KEPT = 200
-"""Jobs of a model whose ends are remembered; older ones are in its journal."""
+"""Jobs of a model whose ends are remembered."""
 _MEND_THERE = "Mend it on the server, whose log says more, and call again: no step is trained twice."
 Key = tuple[str, str]
+
+
+class Begun(BaseModel):
+    """The last job of a split."""
+
+    id: str
+    step: int
+    """Training steps before it."""
+    rows: int
+    """Rows of the split before it."""
+
+
+class Record(BaseModel):
+    """The contents of job.json."""
+
+    writer: str | None = None
+    """The client that registered the model last."""
+    begun: dict[str, Begun] = Field(default_factory=dict[str, Begun])
 
 
 class ServedModel:
@@ -116,16 +157,26 @@ class ServedModel:
         """By id, the newest last."""
         self.ready = False
         """True if the model is registered with the backend."""
+        self.record = Record.model_validate(read_object(directory / FILE))
 
-    def kept_run(self) -> KeptRun:
-        """Raises `RunDirectoryError` where there is no description."""
-        checkpoints = Checkpoints(self.directory / "checkpoints").steps()
-        return KeptRun(description=read_description(self.directory / _DESCRIPTION), checkpoints=checkpoints)
+    def check_registered(self) -> None:
+        """Raises `NotRegisteredError`."""
+        if self.record.writer is None:
+            raise NotRegisteredError.of("/".join(self.spec.key))
 
-    @functools.cached_property
-    def journal(self) -> Journal:
-        """The journal of the run directory, which the backend makes."""
-        return Journal(self.directory)
+    def check_writer(self, job: Job) -> None:
+        """Raises `WriterError` for a job of a client that may not change the model, and `NotRegisteredError`."""
+        self.check_registered()
+        if job.writer != self.record.writer:
+            raise WriterError(
+                f"another client has registered {'/'.join(self.spec.key)} since, and alone may change it",
+                "Stop one of the two programs, and start this one again: it goes on from the last step. For a run of "
+                "its own give it another name.",
+            )
+
+    def save(self) -> None:
+        """Keeps the record."""
+        write_atomically(self.directory / FILE, self.record.model_dump_json(), durable=True)
 
 
 class Jobs:
@@ -144,7 +195,7 @@ class Jobs:
         else:
             model = self.model(key)
             if job.kind not in _READING:
-                self._check_writer(model, job)
+                model.check_writer(job)
         known = model.jobs.get(job.id)
         if known is None or (known.done() and known.result().error is not None):
             known = model.jobs[job.id] = asyncio.create_task(self._run(model, job))
@@ -176,7 +227,7 @@ class Jobs:
     async def loaded(self, key: Key) -> ServedModel:
         """The model, ready; it is loaded when an earlier server had it. Raises `NotRegisteredError`."""
         model = self.model(key)
-        self._writer(model)
+        model.check_registered()
         if not model.ready:
             async with model.lock:
                 await self._load(model)
@@ -200,109 +251,78 @@ class Jobs:
             self._models[key] = ServedModel(spec, run_path(self._root, *key))
         return self._models[key]
 
-    def _writer(self, model: ServedModel) -> str:
-        """The client that may change the model. Raises `NotRegisteredError`."""
-        if (writer := model.journal.writer) is None:
-            raise NotRegisteredError(
-                f"the model {'/'.join(model.spec.key)} is not registered here", "First: await model.register(backend)"
-            )
-        return writer
-
-    def _check_writer(self, model: ServedModel, job: Job) -> None:
-        if job.writer != self._writer(model):
-            raise WriterError(
-                f"another client has registered {'/'.join(model.spec.key)} since, and alone may change it",
-                "Stop one of the two programs, and start this one again: it goes on from the last step. For a run of "
-                "its own give it another name.",
-            )
-
     async def _run(self, model: ServedModel, job: Job) -> JobState:
+        missing = list[str]()
         async with model.lock:
             try:
                 result = await self._run_once(model, job)
                 return JobState(id=job.id, state="done", result=result, model=self._state(model))
             except GavelError as error:
                 fault = Fault.of(error)
+                missing = error.parts if isinstance(error, UploadMissingError) else []
             except ValidationError as error:
                 fault = Fault.of(unknown_settings(error))
             except Exception as error:  # the server goes on, and its client must know
                 logger.exception("the job %s of %s failed", job.kind, "/".join(model.spec.key))
                 kind = type(error).__name__
                 fault = Fault(type=kind, message=f"{kind}: {error}", remedy=_MEND_THERE)
-        return JobState(id=job.id, state="failed", error=fault)
+        return JobState(id=job.id, state="failed", error=fault, missing=missing)
 
     async def _run_once(self, model: ServedModel, job: Job) -> dict[str, Any]:
         if job.kind == "register":
-            await self._register(model, job)
-            return {}
+            return await self._register(model, job)
         if job.kind in _READING:
             return await self._read(model, job)
-        self._check_writer(model, job)  # it may have changed while the job waited
+        model.check_writer(job)  # it may have changed while the job waited
         await self._load(model)
         if job.kind in ("prepare", "pin", "delete_checkpoints"):  # again is as well as once
             return await self._perform(model, job)
-        journal, known = model.journal, model.journal.of(job.id)
-        result = known.get("done")
-        if result is None and "begun" in known:
-            result = self._finished_by_another_server(model, job, known["begun"])
-        if result is None:
-            self._check_step(model, job)
-            rows = len(self._backend.history(model.spec, _split(job)))
-            note = {"kind": job.kind, "step": self._backend.step(model.spec), "rows": rows}
-            journal.write(job.id, begun=note)
-            try:
-                result = await self._perform(model, job)
-            except BaseException:
-                journal.write(job.id, failed=True)
-                raise
-        if "done" not in known:
-            journal.write(job.id, done=result)
+        split = {"train": "train", "train_sft": "sft"}.get(job.kind) or job.arguments["split"]
+        step, rows = self._backend.step(model.spec), self._backend.history(model.spec, split)
+        begun = model.record.begun.get(split)
+        if begun and begun.id == job.id and (result := _find_result(job, begun, step, rows)) is not None:
+            return result
+        if job.step is not None and job.step != step:
+            raise RemoteError(
+                f"{'/'.join(model.spec.key)} is at step {step}, and its client is at step {job.step}",
+                "Register the model again (or give the command again), and go on from its step.",
+            )
+        self._uploads.check(job.upload)
+        model.record.begun[split] = Begun(id=job.id, step=step, rows=len(rows))
+        model.save()
+        result = await self._perform(model, job)
         self._uploads.remove(job.upload)
         return result
 
-    async def _register(self, model: ServedModel, job: Job) -> None:
+    async def _register(self, model: ServedModel, job: Job) -> dict[str, Any]:
         before, spec = model.spec, _spec(job.arguments)
-        sent = _sent_adapter(job)
-        begun = (model.directory / "model.json").exists()  # it has its own copy then
+        asked = spec
         model.ready = False
-        with self._uploads.start(sent) if sent and not begun else contextlib.nullcontext() as start:
-            model.spec = spec if start is None else spec.model_copy(update={"from_checkpoint": str(start)})
+        with contextlib.ExitStack() as until_copied:
+            if (sent := job.adapter) and not (model.directory / _DESCRIPTION).exists():  # it has its own copy then
+                temporary = tempfile.TemporaryDirectory(dir=self._uploads.directory, prefix="adapter-")
+                start = Path(until_copied.enter_context(temporary))
+                self._uploads.write({start / name: parts for name, parts in sent.parts.items() if name in FILES})
+                self._uploads.remove(part for parts in sent.parts.values() for part in parts)
+                (start / ORIGIN).write_text(sent.model_dump_json(exclude={"parts"}), encoding="utf-8")
+                asked = spec.model_copy(update={"from_checkpoint": str(start)})
             try:
+                model.spec = asked
                 await self._load(model)
             except BaseException:
                 model.spec = before
                 raise
         model.spec = spec
-        model.journal.write(job.id, writer=job.writer)
-
-    def _finished_by_another_server(self, model: ServedModel, job: Job, note: dict[str, Any]) -> dict[str, Any] | None:
-        """The result of a job whose server was killed before recording it; None if the work was not done."""
-        rows = self._backend.history(model.spec, _split(job))
-        if job.kind in ("train", "train_sft"):
-            made = next((row for row in reversed(rows) if row["step"] == note["step"] + 1), None)
-            if self._backend.step(model.spec) != note["step"] + 1 or made is None:
-                return None
-            trained = bool(made.get("trajectories_trained"))
-            reason = None if trained else "No trajectory could be trained; the step's metrics count why."
-            return asdict(TrainResult(made["step"], trained, reason, _numbers(made)))
-        return {"means": _numbers(rows[-1])} if len(rows) > note["rows"] else None
-
-    def _check_step(self, model: ServedModel, job: Job) -> None:
-        step = self._backend.step(model.spec)
-        if job.step is not None and job.step != step:
-            raise StepError(
-                f"{'/'.join(model.spec.key)} is at step {step}, and its client is at step {job.step}",
-                "Register the model again (or give the command again), and go on from its step.",
-            )
+        model.record.writer = job.writer
+        model.save()
+        return {}
 
     async def _perform(self, model: ServedModel, job: Job) -> dict[str, Any]:
         """Calls the backend's method of the job's kind with its arguments."""
-        given = {name: value for name, value in job.arguments.items() if name != "adapter"}
+        given = dict(job.arguments)
         if "config" in given:
             kind = SftConfig if job.kind == "train_sft" else TrainConfig
             given["config"] = kind.model_validate(given["config"])
-        if (sent := _sent_adapter(job)) is not None:
-            await asyncio.to_thread(self._uploads.keep_reference, sent, model.directory)
         if job.kind in ("train", "train_sft", "log"):
             groups = await asyncio.to_thread(self._groups, job)
             if job.kind == "train_sft":
@@ -321,13 +341,14 @@ class Jobs:
             store, place = await asyncio.to_thread(open_store, given["address"]), "/".join(model.spec.key)
             return {"address": await asyncio.to_thread(push_checkpoint, run, given["step"], store, place)}
         made = await asyncio.to_thread(export_run, run, given["form"], dtype=given["dtype"], step=given["step"])
-        directory = str(made.resolve().relative_to(run.resolve()))
-        return {"directory": directory, "files": await asyncio.to_thread(served_files, made)}
+        files = sorted(path for path in made.rglob("*") if path.is_file())
+        hashes = {str(file.relative_to(made)): await asyncio.to_thread(file_sha256, file) for file in files}
+        return {"directory": str(made.resolve().relative_to(run.resolve())), "files": hashes}
 
     def _groups(self, job: Job) -> list[TrajectoryGroup]:
         with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
             store = TrajectoryStore(Path(directory, "groups.jsonl.zst"))
-            self._uploads.write(job.upload, store.path)
+            self._uploads.write({store.path: job.upload})
             return list(store)
 
     async def _load(self, model: ServedModel) -> None:
@@ -355,27 +376,30 @@ class Jobs:
         )
 
 
-def unknown_settings(error: ValidationError | RequestValidationError) -> UnknownSettingsError:
+def _find_result(job: Job, begun: Begun, step: int, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The result of a job that an earlier server did; None if its work is not there."""
+    if job.kind not in ("train", "train_sft"):
+        return {"means": _numbers(rows[-1])} if len(rows) > begun.rows else None
+    made = next((row for row in reversed(rows) if row["step"] == begun.step + 1), None)
+    if step != begun.step + 1 or made is None:
+        return None
+    trained = bool(made.get("trajectories_trained"))
+    reason = None if trained else "No trajectory could be trained; the step's metrics count why."
+    return asdict(TrainResult(made["step"], trained, reason, _numbers(made)))
+
+
+def unknown_settings(error: ValidationError | RequestValidationError) -> RemoteError:
     """The error for settings that this version does not support."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    return UnknownSettingsError(
+    return RemoteError(
         f"the server does not take {where or 'what it is sent'}: {first['msg']}",
         "Install the same version of Gavel on both sides.",
     )
 
 
-def _sent_adapter(job: Job) -> SentAdapter | None:
-    sent = job.arguments.get("adapter")
-    return None if sent is None else SentAdapter.model_validate(sent)
-
-
 def _spec(given: dict[str, Any]) -> ModelSpec:
     return (TrainableSpec if given["trainable"] else ModelSpec).model_validate(given["spec"])
-
-
-def _split(job: Job) -> str:
-    return {"train": "train", "train_sft": "sft"}.get(job.kind) or job.arguments["split"]
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:

@@ -5,7 +5,6 @@ The server there ends itself when nobody uses it, and SkyPilot then stops the ma
 
 import asyncio
 import contextlib
-import math
 import os
 import secrets as random
 import sys
@@ -26,13 +25,13 @@ from gavel.trainer.backends.skypilot.cluster import (
     ClusterSettings,
     ServerEndedError,
     cluster_settings,
-    find_own_package,
+    pack_wheel,
     read_secrets,
     redacted,
     state_directory,
     task_config,
 )
-from gavel.trainer.backends.skypilot.hosts import ClusterHost, Offer, Say, SkyHost, SshTunnel, ThisMachine
+from gavel.trainer.backends.skypilot.hosts import ClusterHost, Say, SkyHost, SshTunnel, ThisMachine
 
 _LOOK_SECONDS = 1.0
 _JOB_LOOK_SECONDS = 15.0
@@ -44,6 +43,7 @@ _TAIL = 15
 async def wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, say: Say, seconds: float) -> None:
     """Waits until the server answers to the key. Raises `ClusterError`, with the end of the log when its job ended."""
     deadline, looked = time.monotonic() + seconds, time.monotonic()
+    cluster, job, key = record.cluster, record.job, record.key.get_secret_value()
     last: deque[str] = deque(maxlen=_TAIL)
     done = threading.Event()
 
@@ -52,9 +52,8 @@ async def wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, sa
             last.append(text)
             say(text)
 
-    cluster, job = record.cluster, record.job
     follow = threading.Thread(target=lambda: host.tail(cluster, job, told, follow=True), daemon=True)
-    headers = {"Authorization": f"Bearer {record.key.get_secret_value()}", PROTOCOL_HEADER: str(PROTOCOL)}
+    headers = {"Authorization": f"Bearer {key}", PROTOCOL_HEADER: str(PROTOCOL)}
     try:
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_ANSWER_SECONDS, trust_env=False) as client:
             while time.monotonic() < deadline:
@@ -63,16 +62,17 @@ async def wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, sa
                 if follow.ident is None:
                     follow.start()
                 await asyncio.sleep(_LOOK_SECONDS)
-                if host.is_here or time.monotonic() - looked > _JOB_LOOK_SECONDS:
-                    looked = time.monotonic()
-                    if await host.ended(cluster, job):
-                        await asyncio.sleep(_LOOK_SECONDS)  # the last lines of its log
-                        said = redacted("\n".join(last), [record.key.get_secret_value()])
-                        raise ServerEndedError(
-                            f"the server on {cluster} has ended. Its log:\n{said}",
-                            f"gavel cluster logs {cluster} shows all. The machines stop when they are idle; "
-                            f"at once: gavel cluster down {cluster}",
-                        )
+                if not host.is_here and time.monotonic() - looked < _JOB_LOOK_SECONDS:
+                    continue
+                looked = time.monotonic()
+                if await host.ended(cluster, job):
+                    await asyncio.sleep(_LOOK_SECONDS)  # the last lines of its log
+                    lines = redacted("\n".join(last), [key])
+                    raise ServerEndedError(
+                        f"the server on {cluster} has ended. Its log:\n{lines}",
+                        f"gavel cluster logs {cluster} shows all. The machines stop when they are idle; "
+                        f"at once: gavel cluster down {cluster}",
+                    )
     finally:
         done.set()
     raise ClusterError(
@@ -84,7 +84,7 @@ async def wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, sa
 async def _answers(client: httpx.AsyncClient, cluster: str) -> bool:
     """Whether the server answers. Raises `ClusterError` when it is not ours or speaks another protocol."""
     try:
-        answer = await client.post("/v1/uploads", json=[])
+        answer = await client.get("/openapi.json")
     except httpx.TransportError:
         return False
     for status, why in (426, "runs another version of Gavel"), (401, "has another key than was kept here"):
@@ -95,17 +95,18 @@ async def _answers(client: httpx.AsyncClient, cluster: str) -> bool:
     return answer.is_success
 
 
-async def offer_cluster(settings: ClusterSettings, host: ClusterHost, say: Say) -> tuple[dict[str, Any], Offer]:
-    """The task of SkyPilot, and the machines and price that the cluster would have, which `say` is told."""
-    package = await asyncio.to_thread(find_own_package, state_directory() / "packages")
-    config = task_config(settings, package)
-    offer = await host.offer(config)
-    price = "price unknown" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour while it is on"
+async def offer_cluster(settings: ClusterSettings, host: ClusterHost, say: Say) -> tuple[dict[str, Any], float | None]:
+    """The task of SkyPilot, and its price in USD an hour (None: not known); `say` is told it and the machines."""
+    config = task_config(settings, await asyncio.to_thread(pack_wheel, state_directory() / "packages"))
+    lines, usd_per_hour = await host.offer(config)
+    price = "price unknown" if usd_per_hour is None else f"{usd_per_hour:.2f} USD an hour while it is on"
     after = "deleted, with the runs on it," if settings.ends_machines else "stopped"
-    idle = f"after {settings.idle_minutes_to_autostop} idle minutes"
-    for line in (*offer.lines, f"{settings.cluster}: {price}; {after} {idle}"):
+    for line in (
+        *lines,
+        f"{settings.cluster}: {price}; {after} after {settings.idle_minutes_to_autostop} idle minutes",
+    ):
         say(line)
-    return config, offer
+    return config, usd_per_hour
 
 
 async def is_on(settings: ClusterSettings, record: ClusterRecord | None, host: ClusterHost) -> bool:
@@ -179,10 +180,9 @@ class SkyPilotBackend(RemoteBackend):
         if found and record is not None:
             with contextlib.suppress(ServerEndedError):  # which is started again
                 return await cls._connected(record, host, told, patience)
-        config, offer = await offer_cluster(asked, host, told)
-        price = math.inf if offer.usd_per_hour is None else offer.usd_per_hour
-        if max_usd_per_hour is not None and not found and price > max_usd_per_hour:
-            said = "an unknown price" if price == math.inf else f"{price:.2f} USD an hour"
+        config, price = await offer_cluster(asked, host, told)
+        if max_usd_per_hour is not None and not found and (price is None or price > max_usd_per_hour):
+            said = "an unknown price" if price is None else f"{price:.2f} USD an hour"
             raise ClusterError(
                 f"the cluster {cluster} is offered at {said}, and {max_usd_per_hour:.2f} USD is the most",
                 "Choose other accelerators or another infra, or raise max_usd_per_hour.",

@@ -9,23 +9,19 @@ another interpreter than that of the setup. No script holds a secret.
 """
 
 import hashlib
-import json
 import os
 import shlex
-import shutil
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import distribution
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self, cast
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_serializer, model_validator
 
 from gavel.base.errors import GavelError
-from gavel.base.files import file_sha256, new_folder, write_atomically
+from gavel.base.files import replacing, write_atomically
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE
 
 
@@ -184,13 +180,11 @@ class ClusterRecord(BaseModel):
         """None for a cluster that was not started from here. Raises `ClusterError` for a file that cannot be read."""
         file = _file(cluster)
         try:
-            return cls.model_validate(json.loads(file.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            kind = "is not what Gavel wrote" if isinstance(error, ValueError) else "cannot be read"
+            return cls.model_validate_json(file.read_bytes()) if file.exists() else None
+        except (OSError, ValueError):
             raise ClusterError(
-                f"{file} {kind}", f"Delete it. Then `gavel cluster down {cluster}` ends the cluster."
+                f"{file} cannot be read, or is not what Gavel wrote",
+                f"Delete it. Then `gavel cluster down {cluster}` ends the cluster.",
             ) from None  # what it holds is secret
 
     @classmethod
@@ -204,104 +198,51 @@ def _file(cluster: str) -> Path:
     return state_directory() / "clusters" / f"{cluster}.json"
 
 
-DISTRIBUTION = "gavel-rl"
-_EXTRAS = "[service,train]"
-_THERE = "~/.gavel/packages"
+def pack_wheel(cache: Path) -> Path:
+    """A wheel of the Gavel that runs here, of its files as they are now; the same files are packed once."""
+    package, found = Path(__file__).resolve().parents[3], distribution("gavel-rl")
+    paths = sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    content = {f"gavel/{path.relative_to(package).as_posix()}": path.read_bytes() for path in paths}
+    info = f"gavel_rl-{found.version}.dist-info"
+    content |= {f"{info}/{name}": (found.read_text(name) or "").encode() for name in ("METADATA", "entry_points.txt")}
+    content[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    content[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in [*content, f"{info}/RECORD"]).encode()
+    digest = hashlib.sha256()
+    for name, each in content.items():
+        digest.update(f"{name}\0{len(each)}\0".encode() + each)
+    wheel = cache / digest.hexdigest()[:16] / f"gavel_rl-{found.version}-py3-none-any.whl"
+    if not wheel.is_file():
+        wheel.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(wheel) as unfinished, zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as packed:
+            for name, each in content.items():
+                packed.writestr(name, each)
+    return wheel
 
 
-@dataclass(frozen=True, slots=True)
-class OwnPackage:
-    """A package for pip: from an index, a repository, a wheel or a folder."""
-
-    identity: str
-    """Different for other code."""
-    source: str = ""
-    """Version (==1.2) or address (@ git+https://…); empty for files of this machine."""
-    local: Path | None = None
-    """A wheel, or a folder to build one of; it is copied to `there`."""
-
-    @property
-    def there(self) -> str:
-        assert self.local is not None
-        return f"{_THERE}/{self.identity}/{self.local.name}"
-
-    def shell_word(self, extras: str = "") -> str:
-        """A requirement as a shell there reads it; `extras` such as [train]."""
-        if self.local is None:
-            return shlex.quote(f"{DISTRIBUTION}{extras}{self.source}")
-        return '"$HOME"/' + shlex.quote(self.there[2:] + extras)
+def _place_there(wheel: Path) -> str:
+    """Where the wheel is on a node: another path for other code."""
+    return f"~/.gavel/packages/{wheel.parent.name}/{wheel.name}"
 
 
-def find_own_package(cache: Path) -> OwnPackage:
-    """The package that is installed here; of a checkout, a copy of its files in `cache`. Raises `ClusterError`."""
-    checkout = Path(__file__).resolve().parents[4]
-    if (checkout / "pyproject.toml").is_file():
-        return _copy_checkout(checkout, cache)
-    found = distribution(DISTRIBUTION)
-    origin: dict[str, Any] = json.loads(found.read_text("direct_url.json") or "{}")
-    url = str(origin.get("url", ""))
-    if url.startswith("file:"):
-        path = Path(url2pathname(urlsplit(url).path))
-        if not path.is_file():
-            raise ClusterError(
-                f"Gavel was installed from {path}, which is no wheel that is still there",
-                "Install it again, so that the same package can go to the cluster.",
-            )
-        return OwnPackage(file_sha256(path)[:16], local=path)
-    if vcs := origin.get("vcs_info"):
-        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
-    source = f" @ {url}" if url else f"=={found.version}"
-    return OwnPackage(hashlib.sha256(source.encode()).hexdigest()[:16], source)
-
-
-def _copy_checkout(checkout: Path, cache: Path) -> OwnPackage:
-    """What a package is built of, as the files are now; the same files are copied once."""
-    identity = _digest(checkout)
-    copy = cache / identity / "gavel"
-    if not copy.is_dir():
-        with new_folder(copy) as unfinished:
-            for name in ("pyproject.toml", "README.md", "LICENSE"):
-                shutil.copy(checkout / name, unfinished)
-            shutil.copytree(
-                checkout / "gavel", unfinished / "src" / "gavel", ignore=shutil.ignore_patterns("__pycache__")
-            )
-    return OwnPackage(identity, local=copy)
-
-
-def _digest(checkout: Path) -> str:
-    found = hashlib.sha256()
-    for file in sorted([checkout / "pyproject.toml", *(checkout / "gavel").rglob("*")]):
-        if file.is_file() and "__pycache__" not in file.parts:
-            found.update(f"{file.relative_to(checkout)}\0{file.stat().st_size}\0".encode())
-            found.update(file.read_bytes())
-    return found.hexdigest()[:16]
-
-
-def setup_script(package: OwnPackage) -> str:
-    """Installs Gavel on this node; the same package again costs nothing."""
-    given = {
-        "gavel_identity": shlex.quote(package.identity),
-        "gavel_package": package.shell_word(),
-        "gavel_requirement": package.shell_word(_EXTRAS),
-    }
-    variables = "".join(f"{name}={value}\n" for name, value in given.items())
-    return variables + _text("setup.sh")
+def setup_script(wheel: Path) -> str:
+    """Installs the wheel on this node; the same one again costs nothing."""
+    return f"gavel_wheel={_shell_word(_place_there(wheel))}\n{_text('setup.sh')}"
 
 
 def run_script(arguments: Sequence[str]) -> str:
     """Runs Python with these arguments on this node. An argument that begins with ~/ is in the home directory there."""
-    words = (
-        '"$HOME"/' + shlex.quote(argument[2:]) if argument.startswith("~/") else shlex.quote(argument)
-        for argument in arguments
-    )
-    return f"set -- {' '.join(words)}\n{_text('run.sh')}"
+    return f"set -- {' '.join(map(_shell_word, arguments))}\n{_text('run.sh')}"
+
+
+def _shell_word(text: str) -> str:
+    return '"$HOME"/' + shlex.quote(text[2:]) if text.startswith("~/") else shlex.quote(text)
 
 
 def _text(name: str) -> str:
     return (files("gavel.trainer.backends.skypilot") / name).read_text(encoding="utf-8")
 
 
-def task_config(settings: ClusterSettings, package: OwnPackage) -> dict[str, Any]:
+def task_config(settings: ClusterSettings, wheel: Path) -> dict[str, Any]:
     """One task of SkyPilot, for `sky.Task.from_yaml_config`: `gavel backend` on the nodes, which ends itself when it is
     idle. Secrets are added to the task itself.
 
@@ -332,7 +273,7 @@ def task_config(settings: ClusterSettings, package: OwnPackage) -> dict[str, Any
         "name": settings.cluster,
         "num_nodes": settings.num_nodes,
         "resources": {name: value for name, value in resources.items() if value is not None},
-        "setup": setup_script(package),
+        "setup": setup_script(wheel),
         "run": run_script(["-m", "gavel", "backend", *given]),
-        "file_mounts": {package.there: str(package.local)} if package.local else {},
+        "file_mounts": {_place_there(wheel): str(wheel)},
     }

@@ -20,32 +20,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypeVar, cast
 
 import psutil
 
 from gavel.base.extras import install_line
 from gavel.base.network import free_port
+from gavel.base.text import counted
 from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterRecord, redacted, state_directory
 
 T = TypeVar("T")
 Say = Callable[[str], None]
 """Takes a line of a log."""
 State = Literal["absent", "stopped", "starting", "up", "stopping"]
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """Machines and price of a cluster that is not started yet."""
-
-    lines: tuple[str, ...] = ()
-    """Description for users."""
-    usd_per_hour: float | None = None
-    """Price of all nodes; None where it is not known."""
+Offer = tuple[list[str], float | None]
+"""Lines that describe machines for users, and the price of all nodes in USD an hour; None where it is not known."""
 
 
 _SSH = (
@@ -141,7 +132,14 @@ class SkyHost:
     """Whether its clusters are this machine."""
 
     def __init__(self) -> None:
-        self._sky = _skypilot()
+        try:
+            import sky  # pyright: ignore[reportMissingModuleSource]
+        except ModuleNotFoundError as error:
+            raise ClusterError(
+                "a cluster needs SkyPilot, which is not installed",
+                f"{install_line('cloud')} 'skypilot[aws]' (or gcp, kubernetes, …)",
+            ) from error
+        self._sky = sky
 
     async def offer(self, config: dict[str, Any]) -> Offer:
         """The machines and price for the task; starts nothing."""
@@ -154,7 +152,7 @@ class SkyHost:
 
         await self._ask(ask, _ASK_SECONDS, "SkyPilot finds no such machines")
         chosen = [found for line in lines if (found := _CHOSEN.search(line))]
-        return Offer(tuple(lines), float(chosen[-1][1]) if chosen else None)
+        return lines, float(chosen[-1][1]) if chosen else None
 
     async def submit(self, config: dict[str, Any], secrets: Mapping[str, str], say: Say) -> int:
         """Starts the cluster unless it is up, and the task's job on it, whose number it gives; `say` is told what
@@ -181,14 +179,15 @@ class SkyHost:
         sky = self._sky
         ask = lambda: sky.get(sky.status([cluster], refresh=sky.StatusRefreshMode.AUTO))  # noqa: E731
         records = cast("list[Any]", await self._ask(ask, _ASK_SECONDS, "no state of clusters is told"))
-        return _STATES.get(_name(records[0]["status"]), "starting") if records else "absent"
+        return _STATES.get(records[0]["status"].value, "starting") if records else "absent"
 
     async def ended(self, cluster: str, job: int | None) -> bool:
         """Whether that job, or the newest one, has ended."""
         sky = self._sky
         jobs = None if job is None else [job]
         found = await self._ask(lambda: sky.get(sky.job_status(cluster, jobs)), _ASK_SECONDS, "no job is told")
-        return _name(next(iter(cast("dict[Any, Any]", found).values()), None)) not in _NOT_ENDED
+        status = next(iter(cast("dict[Any, Any]", found).values()), None)
+        return status is None or status.value not in _NOT_ENDED
 
     def tail(self, cluster: str, job: int | None, say: Say, *, follow: bool) -> None:
         """Tells `say` the lines of the job's log; with `follow` until the job ends."""
@@ -203,7 +202,7 @@ class SkyHost:
         command = [sys.executable, "-c", _WRITE_SSH_CONFIG, "status", cluster]
         ask = partial(subprocess.run, command, capture_output=True, text=True, timeout=_ASK_SECONDS)
         try:
-            done = await run_in_background(ask, 2 * _ASK_SECONDS)
+            done = await asyncio.to_thread(ask)
         except subprocess.TimeoutExpired as error:
             raise ClusterError(f"`sky status {cluster}` does not end", "Try it; then launch again.") from error
         if done.returncode != 0:
@@ -215,12 +214,8 @@ class SkyHost:
         """Ends the cluster and its machines; does nothing for one that is not there."""
         if await self.state(cluster) == "absent":
             return
-        sky = self._sky
-        await self._ask(
-            lambda: sky.stream_and_get(sky.down(cluster), output_stream=LineWriter(lambda _: None)),
-            _DOWN_SECONDS,
-            f"the cluster {cluster} is not down",
-        )
+        end = lambda: self._sky.stream_and_get(self._sky.down(cluster), output_stream=io.StringIO())  # noqa: E731
+        await self._ask(end, _DOWN_SECONDS, f"the cluster {cluster} is not down")
 
     def _task(self, config: dict[str, Any], secrets: Mapping[str, str]) -> Any:
         made = self._sky.Task.from_yaml_config(config)
@@ -241,21 +236,6 @@ class SkyHost:
             ) from None
 
 
-def _skypilot() -> ModuleType:
-    try:
-        import sky  # pyright: ignore[reportMissingModuleSource]
-    except ModuleNotFoundError as error:
-        raise ClusterError(
-            "a cluster needs SkyPilot, which is not installed",
-            f"{install_line('cloud')} 'skypilot[aws]' (or gcp, kubernetes, …)",
-        ) from error
-    return sky
-
-
-def _name(value: Any) -> str:
-    return str(getattr(value, "value", value))
-
-
 def _first_line(error: Exception) -> str:
     text = plain(str(error)).strip()
     return text.splitlines()[0][:500] if text else type(error).__name__
@@ -273,7 +253,7 @@ class ThisMachine:
 
     async def offer(self, config: dict[str, Any]) -> Offer:
         nodes = config["num_nodes"]
-        return Offer((f"{nodes} node{'s' * (nodes > 1)} on this machine",), 0.0)
+        return [f"{counted(nodes, 'node')} on this machine"], 0.0
 
     async def submit(self, config: dict[str, Any], secrets: Mapping[str, str], say: Say) -> int:
         name, count = config["name"], config["num_nodes"]
@@ -295,11 +275,10 @@ class ThisMachine:
         return first.pid
 
     async def state(self, cluster: str) -> State:
-        return "absent" if await self.ended(cluster, None) else "up"
+        return "absent" if _process_of(cluster) is None else "up"
 
     async def ended(self, cluster: str, job: int | None) -> bool:
-        record = ClusterRecord.find(cluster)
-        return _process(job or (record.job if record else None)) is None
+        return _process(job) is None
 
     def tail(self, cluster: str, job: int | None, say: Say, *, follow: bool) -> None:
         with _log(cluster).open(encoding="utf-8", errors="replace") as stream:
@@ -316,8 +295,7 @@ class ThisMachine:
     async def down(self, cluster: str) -> None:
         """SIGTERM, so that a step in progress is finished; SIGKILL after the deadline. The other nodes end with the
         first."""
-        record = ClusterRecord.find(cluster)
-        process = _process(record.job if record else None)
+        process = _process_of(cluster)
         for number in (signal.SIGTERM, signal.SIGKILL):
             if process is not None and process.is_running():
                 os.killpg(process.pid, number)
@@ -340,6 +318,11 @@ def _start(script: str, environment: Mapping[str, str], log: Path) -> "subproces
 
 def _log(cluster: str) -> Path:
     return state_directory() / "clusters" / f"{cluster}.log"
+
+
+def _process_of(cluster: str) -> psutil.Process | None:
+    record = ClusterRecord.find(cluster)
+    return _process(record.job if record else None)
 
 
 def _process(number: int | None) -> psutil.Process | None:

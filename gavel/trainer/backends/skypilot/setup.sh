@@ -18,9 +18,9 @@ if [ ! -x "$venv/bin/python" ]; then
   echo "Gavel needs Python 3.11 to 3.13, and here are neither one nor uv: choose another image." >&2
   exit 1
 fi
-if [ "$(cat "$gavel_home/installed" 2>/dev/null || true)" != "$gavel_identity" ]; then
+if [ "$(cat "$gavel_home/installed" 2>/dev/null || true)" != "$gavel_wheel" ]; then
   pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet install)
-  "${pip[@]}" --force-reinstall --no-deps "$gavel_package"
-  "${pip[@]}" "$gavel_requirement"
-  printf '%s' "$gavel_identity" >"$gavel_home/installed"
+  "${pip[@]}" --force-reinstall --no-deps "$gavel_wheel"
+  "${pip[@]}" "${gavel_wheel}[service,train]"
+  printf '%s' "$gavel_wheel" >"$gavel_home/installed"
 fi

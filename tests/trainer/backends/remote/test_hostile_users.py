@@ -1,6 +1,7 @@
 """Users, machines and lines as they are: each case ends in the same step, or in a sentence that says what to do."""
 
 import asyncio
+import contextlib
 import math
 import os
 import socket
@@ -8,13 +9,11 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from moto.server import ThreadedMotoServer
 
 from gavel.base.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
@@ -25,15 +24,12 @@ from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import (
     PROTOCOL,
     PROTOCOL_HEADER,
-    UnknownSettingsError,
-    UploadError,
-    WrongKeyError,
+    RemoteError,
 )
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from tests.backend_server import KEY, BackendServer
 from tests.endpoint import Endpoint, scores
-from tests.fake_server import Answer, Call, FakeServer
 from tests.limits import HANG_SECONDS
 from tests.planted_secrets import Watcher, planted_files
 from tests.trainer.backends.remote.conftest import AT_ONCE, registered, served
@@ -113,18 +109,17 @@ asyncio.run(model.register(gavel.RemoteBackend("{url}", "a-key")))
 
 def test_a_backend_outlives_event_loops_and_is_shared_by_threads(url: str) -> None:
     backend = RemoteBackend(url, KEY, patience=AT_ONCE)
-    model = a_model("loops")
+    model, steps = a_model("loops"), list[int]()
 
-    async def a_step() -> int:
+    async def a_step() -> None:
         await model.register(backend)
-        return (await model.train([await a_group(model, 0.0, 1.0)])).step
+        steps.append((await model.train([await a_group(model, 0.0, 1.0)])).step)
 
-    assert [asyncio.run(a_step()) for _ in range(2)] == [1, 2]
-    steps: list[int] = []
-    thread = threading.Thread(target=lambda: steps.append(asyncio.run(a_step())))
+    asyncio.run(a_step())
+    thread = threading.Thread(target=lambda: asyncio.run(a_step()))
     thread.start()
     thread.join()
-    assert steps == [3]
+    assert steps == [1, 2]
     asyncio.run(backend.close())
 
 
@@ -132,7 +127,7 @@ async def test_settings_that_the_other_side_does_not_know_are_told_at_once(url, 
     async with registered(url, "versions") as (_, model):
         dump = TrainConfig.model_dump
         monkeypatch.setattr(TrainConfig, "model_dump", lambda self, **given: dump(self, **given) | {"from_2030": 1})
-        with pytest.raises(UnknownSettingsError, match=r"(?s)from_2030.*same version"):
+        with pytest.raises(RemoteError, match=r"(?s)from_2030.*same version"):
             await model.train([a_written_group(0.0, 1.0)])
         monkeypatch.undo()
     headers = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
@@ -145,21 +140,24 @@ async def test_settings_that_the_other_side_does_not_know_are_told_at_once(url, 
 
 
 async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(tmp_path, monkeypatch):
-    from gavel.trainer.backends.server import jobs, uploads
+    from gavel.trainer.backends.server import jobs
+
+    train = LocalBackend.train
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    def full_at_the_end(self: Any, job: str, write: Any = jobs.Journal.write, **to: Any) -> None:
-        (full if "done" in to else write)(self, job, **to)
+    async def full_at_the_end(*arguments: Any, **named: Any) -> None:
+        await train(*arguments, **named)
+        full()
 
     with served(tmp_path) as url:
         async with registered(url) as (_, model):
             group = await a_group(model, 0.0, 1.0)
             for place, name, fails, kind, told in (
-                (uploads, "write_atomically", full, UploadError, r"(?s)No space left.*Make room"),
-                (jobs, "write_whole", full, GavelError, r"(?s)No space left.*no step is trained twice"),
-                (jobs.Journal, "write", full_at_the_end, GavelError, "No space left"),  # after the step was made
+                (jobs, "write_atomically", full, RemoteError, r"(?s)No space left.*Make room"),
+                (jobs.ServedModel, "save", full, GavelError, r"(?s)No space left.*no step is trained twice"),
+                (LocalBackend, "train", full_at_the_end, GavelError, "No space left"),  # after the step was made
             ):
                 with monkeypatch.context() as patched:
                     patched.setattr(place, name, fails)
@@ -171,84 +169,44 @@ async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(tmp_
 
 _MARK = "PLANTED"
 BACKEND_KEY, JUDGE_KEY = f"{_MARK}-backend-5f2c", f"sk-{_MARK}-judge-77aa01"
-AWS_ID, AWS_SECRET = f"AKIA{_MARK}ID", f"{_MARK}/aws/secret"
-HUB_TOKEN = f"{_MARK}-token-of-the-hub"
 
 
-class RepeatingHub(FakeServer):
-    def respond(self, call: Call) -> Answer:
-        said = f"no such token: {call.headers.get('authorization')}"
-        return Answer({"error": said}, 401, {"X-Error-Message": said})
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> Generator[dict[str, str]]:
-    store, judge, hub = ThreadedMotoServer(port=0), Endpoint(), RepeatingHub()
-    store.start()
-    host, port = store.get_host_and_port()
-    judge.script = [scores(0.9, 0.1, 0.5)]
-    url = f"{judge.url}/v1"
-    planted = {"OPENAI_API_KEY": JUDGE_KEY, "OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
-    planted |= {"AWS_ENDPOINT_URL_S3": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
-    planted |= {"AWS_ACCESS_KEY_ID": AWS_ID, "AWS_SECRET_ACCESS_KEY": AWS_SECRET}
-    planted |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": HUB_TOKEN, "GAVEL_BACKEND_KEY": BACKEND_KEY}
-    planted |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    try:
-        yield {**os.environ, **planted}
-    finally:
-        store.stop()
-        judge.close()
-        hub.close()
-
-
-def gavel(environment: dict[str, str], directory: Path, *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "gavel", *arguments]
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS)
-    with (directory / "output.log").open("a") as log:
-        log.write(done.stdout + done.stderr)
-    return done.returncode, done.stdout + done.stderr
-
-
-async def test_no_secret_of_a_remote_run_is_written_or_shown_anywhere(tmp_path, environment, monkeypatch):
-    import boto3
-
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
-        monkeypatch.setenv(name, environment[name])
-    boto3.client("s3").create_bucket(Bucket="bucket")
-    here, there = tmp_path / "here", tmp_path / "there"
+async def test_no_secret_of_a_remote_run_is_written_or_shown_anywhere(tmp_path: Path) -> None:
+    here, there, judge = tmp_path / "here", tmp_path / "there", Endpoint()
     here.mkdir()
     there.mkdir()
+    judge.script = [scores(0.9, 0.1, 0.5)]
+    planted = {"OPENAI_API_KEY": JUDGE_KEY, "OPENAI_BASE_URL": f"{judge.url}/v1", "GAVEL_BACKEND_KEY": BACKEND_KEY}
+    planted |= {"HF_TOKEN": f"{_MARK}-token", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, **planted}
     server, watcher = BackendServer(there / "runs", there / "server.log", environment), Watcher(_MARK)
-    small = ("--steps", "1", "--tasks", "2", "--group-size", "3", "--evaluation-tasks", "2", "--max-tokens", "8")
-    with watcher.watching():
+    command = (
+        f"-m gavel train returns_desk --name clerk --judge openai/gpt-4o-mini --backend-url {server.url} --steps 1 "
+    )
+    command += "--tasks 2 --group-size 3 --evaluation-tasks 2 --max-tokens 8"
+    with contextlib.closing(judge), watcher.watching():
         server.start()
         try:
-            arguments = ("train", "returns_desk", "--name", "clerk", "--judge", "openai/gpt-4o-mini", *small)
-            status, told = gavel(environment, here, *arguments, "--backend-url", server.url)
-            assert status == 0, told
-            told = await _errors(server.url)
-            (here / "errors.log").write_text(told)
+            with (here / "output.log").open("wb") as log:
+                given = {"cwd": here, "env": environment, "stdout": log, "stderr": log, "timeout": HANG_SECONDS}
+                done = await asyncio.to_thread(subprocess.run, [sys.executable, *command.split()], **given)
+            assert done.returncode == 0, (here / "output.log").read_text()
+            (here / "errors.log").write_text(await _errors(server.url))
         finally:
             server.stop()
-    assert list(there.rglob("jobs.jsonl"))
+    assert list(there.rglob("job.json"))
     assert (planted_files(tmp_path, [_MARK]), watcher.found) == ([], set())
 
 
 async def _errors(url: str) -> str:
-    told: list[str] = []
-    model = a_model("clerk", "returns_desk")
+    model, told = a_model("clerk", "returns_desk"), list[str]()
     async with RemoteBackend(url, BACKEND_KEY, patience=60) as backend:
         await model.register(backend)
-        for address in ("s3://no-such-bucket/x", "s3://", "hf://desk/adapters"):
-            with pytest.raises(GavelError) as error:
-                await model.push(address)
-            told.append(repr(error.value) + "".join(traceback.format_exception(error.value)))
-        told.append(await model.push("s3://bucket/gavel"))
-        told.append(repr(model))
-    with pytest.raises(WrongKeyError) as error:
-        await model.register(RemoteBackend(url, f"{_MARK}-wrong", patience=60))
-    told.append(repr(error.value) + str(error.value))
-    with pytest.raises(GavelError) as unreachable:
-        await model.register(RemoteBackend("http://127.0.0.1:9", BACKEND_KEY, patience=0.3))
-    told.append(repr(unreachable.value) + repr(unreachable.value.__cause__))
+        with pytest.raises(GavelError) as error:
+            await model.push("s3://")
+        told += [*traceback.format_exception(error.value), repr(model)]
+    for given in ((url, f"{_MARK}-wrong"), ("http://127.0.0.1:9", BACKEND_KEY)):
+        with pytest.raises(GavelError) as error:
+            await model.register(RemoteBackend(*given, patience=0.3))
+        told += traceback.format_exception(error.value)
     return "\n".join(told)

@@ -100,9 +100,9 @@ from pathlib import Path
 import sky
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
 from gavel.trainer.backends.skypilot.cluster import ClusterError, ClusterSettings, state_directory
-from gavel.trainer.backends.skypilot.cluster import find_own_package, task_config
+from gavel.trainer.backends.skypilot.cluster import pack_wheel, task_config
 from gavel.trainer.backends.skypilot.hosts import SkyHost
-package = find_own_package(state_directory() / "packages")
+package = pack_wheel(state_directory() / "packages")
 task = task_config(ClusterSettings(num_nodes=2, down=True), package)
 host = SkyHost()
 """

@@ -3,6 +3,7 @@
 import os
 import stat
 import subprocess
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,8 @@ from gavel.trainer.backends.skypilot.cluster import (
     ClusterError,
     ClusterRecord,
     ClusterSettings,
-    OwnPackage,
     cluster_settings,
-    find_own_package,
+    pack_wheel,
     read_secrets,
     run_script,
     setup_script,
@@ -27,8 +27,7 @@ from gavel.trainer.backends.skypilot.hosts import run_in_background
 from tests.limits import HANG_SECONDS
 
 KEY = "a-key-that-nobody-sees"
-WHEEL = OwnPackage("id", local=Path("/here/gavel.whl"))
-PACKAGE = OwnPackage("abc", "==1.2")
+WHEEL = Path("/here/id/gavel.whl")
 _RECORDER = '#!/bin/sh\nprintf "%s\\n" "$*" >>"$HOME/called"\n'
 
 
@@ -88,17 +87,21 @@ def test_machines_stop_when_the_server_has_ended_and_a_tunnel_is_no_work() -> No
     autostop = {"idle_minutes": 5, "down": False, "wait_for": "jobs"}
     assert config["resources"] == {"accelerators": "H100:1", "autostop": autostop}
     assert "--idle-minutes 25" in config["run"]
-    assert config["file_mounts"] == {"~/.gavel/packages/id/gavel.whl": "/here/gavel.whl"}
+    assert config["file_mounts"] == {"~/.gavel/packages/id/gavel.whl": "/here/id/gavel.whl"}
 
 
-def test_a_checkout_is_copied_once_with_all_that_a_cluster_needs(tmp_path: Path) -> None:
-    package = find_own_package(tmp_path)
-    ours = package.local / "src" / "gavel" / "trainer" / "backends" / "skypilot"
+def test_a_wheel_is_packed_once_and_installs_all_that_a_cluster_needs(tmp_path: Path) -> None:
+    wheel = pack_wheel(tmp_path / "packages")
+    made = wheel.stat().st_mtime_ns
+    assert (pack_wheel(tmp_path / "packages"), wheel.stat().st_mtime_ns) == (wheel, made)
+    there = tmp_path / "there"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", there, wheel]
+    subprocess.run(command, check=True, timeout=HANG_SECONDS)
+    ours = there / "gavel" / "trainer" / "backends" / "skypilot"
     assert {"run.sh", "setup.sh", "backend.py"} <= {file.name for file in ours.iterdir()}
-    assert {file.name for file in package.local.iterdir()} == {"src", "pyproject.toml", "README.md", "LICENSE"}
-    made = package.local.stat().st_mtime_ns
-    assert find_own_package(tmp_path) == package
-    assert package.local.stat().st_mtime_ns == made
+    assert (there / "bin" / "gavel").is_file()
+    (metadata,) = there.glob("gavel_rl-*.dist-info/METADATA")
+    assert {"Provides-Extra: service", "Provides-Extra: train"} <= set(metadata.read_text().splitlines())
 
 
 def calls_of(script: str, home: Path, **sky: str) -> list[str]:
@@ -115,11 +118,11 @@ def calls_of(script: str, home: Path, **sky: str) -> list[str]:
 
 def test_gavel_is_installed_once_and_again_for_another_package(tmp_path: Path) -> None:
     for _ in range(2):
-        called = calls_of(setup_script(PACKAGE), tmp_path)
+        called = calls_of(setup_script(WHEEL), tmp_path)
     assert len(called) == 2
-    assert called[1].endswith("install gavel-rl[service,train]==1.2")
-    called = calls_of(setup_script(OwnPackage("def", "==1.3")), tmp_path)
-    assert called[-1].endswith("gavel-rl[service,train]==1.3")
+    assert called[1].endswith(f"install {tmp_path}/.gavel/packages/id/gavel.whl[service,train]")
+    called = calls_of(setup_script(Path("/here/other/gavel.whl")), tmp_path)
+    assert called[-1].endswith("/other/gavel.whl[service,train]")
 
 
 def test_one_process_is_started_plainly_and_arguments_stay_whole(tmp_path: Path) -> None:
