@@ -278,8 +278,13 @@ def _parallel(row: Fields) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {key: [each[key] for each in objects] for key in objects[0]} if alike else {}
     lists = {name: value for name, value in row.items() if is_list(value) and not is_conversation(value)}
     for name, value in lists.items():
-        keys = set[str]() if not all(map(is_object, value)) else set.intersection(*map(set, value))
-        found |= {f"{name}.{key}": [each[key] for each in value] for key in keys} or {name: value}
+        objects = [each for each in value if is_object(each)]
+        keys = (
+            [key for key in objects[0] if all(key in each for each in objects)]
+            if len(objects) == len(value) > 0
+            else []
+        )
+        found |= {f"{name}.{key}": [each[key] for each in objects] for key in keys} or {name: value}
     for stem, names in _stems(row).items():
         if len(names) > 1:
             found[stem] = [row[name] for name in names]
