@@ -333,8 +333,10 @@ def test_the_system_s_instruction_stands_first(tmp_path: Path, row: dict[str, An
         [parts("model", {"text": "Hm.", "thought": True}, {"text": "Yes."})],
         [blocks("assistant", {"reasoningContent": {"reasoningText": {"text": "Hm."}}}, {"text": "Yes."})],
         [parts("assistant", {"type": "reasoning", "text": "Hm."}, {"type": "text", "text": "Yes."})],
+        [{"role": "assistant", "content": "Yes.", "thinking": "Hm."}],
+        [{"role": "assistant", "content": "Yes.", "reasoning": "Hm."}],
     ],
-    ids=["anthropic", "responses", "gemini", "bedrock", "parts"],
+    ids=["anthropic", "responses", "gemini", "bedrock", "parts", "ollama", "openrouter"],
 )
 def test_thoughts_stand_apart(items: list[Any]) -> None:
     ((said,), _) = messages(items, "f:1")

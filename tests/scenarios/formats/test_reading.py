@@ -202,6 +202,13 @@ def test_a_reward_in_the_file_is_a_metric_and_no_score(tmp_path: Path, fields: d
     assert any("no number" in note for note in reading.notes) == (reward is None and "label" not in fields)
 
 
+def test_metrics_of_a_row_are_metrics(tmp_path: Path) -> None:
+    rows = ({"messages": CONVERSATION, "metrics": own} for own in ({"solved": True, "turns": 3}, {"note": "late"}))
+    found = [member for group in read_file(written(tmp_path / "rows.jsonl", *rows)).groups for member in group]
+    assert [member.metrics for member in found] == [{"solved": 1.0, "turns": 3.0}, {}]
+    assert [member.metadata for member in found] == [{}, {"metrics": {"note": "late"}}]
+
+
 def test_own_files_are_read_whatever_they_are_named(tmp_path: Path) -> None:
     groups = [saying("one", "two"), saying("three")]
     store = tmp_path / "store.jsonl.zst"

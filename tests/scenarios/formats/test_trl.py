@@ -126,6 +126,17 @@ def test_the_best_whole_member_is_a_conversation(tmp_path: Path) -> None:
     assert [each["messages"][-1]["content"] for each in written(tmp_path, "sft", *groups)] == ["best"]
 
 
+@pytest.mark.parametrize("form", ["sft", "dpo"])
+def test_thoughts_are_written_and_what_rows_do_not_have_is_told(tmp_path: Path, form: str) -> None:
+    best, other = member("best", 0.9), member("other", 0.1)
+    best.messages_and_choices[-1] = {"role": "assistant", "content": "best", "thinking": "Hm.", "mood": "calm"}
+    done = export_file(stored_groups([TrajectoryGroup([best, other])]), form, tmp_path / "rows.jsonl")
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
+    said = (row["chosen"] if form == "dpo" else row["messages"])[-1]
+    assert said == {"role": "assistant", "content": "best", "reasoning_content": "Hm."}
+    assert any("1 × message with fields" in note for note in done.notes)
+
+
 def test_pairs_are_read_back(tmp_path: Path) -> None:
     written(tmp_path, "dpo", [member("a", 0.9, order="A1"), member("b", 0.1, order="A2")])
     (group,) = read_file(tmp_path / "dpo.jsonl").groups
