@@ -140,13 +140,10 @@ must return at once and raise nothing."""
 class Grammar:
     """The required form of a reply: JSON of a schema, or a tool call."""
 
-    schema: str = "{}"
+    schema: str
     """A JSON schema, as JSON."""
     opening: tuple[int, ...] = ()
     """The tokens that open a tool call; none where the reply may call none."""
-    call: str = ""
-    """Replaces the other fields for a reply that is the rest of a tool call: a grammar in llguidance's dialect of
-    Lark."""
 
 
 @dataclass(frozen=True, slots=True)

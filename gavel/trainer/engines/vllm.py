@@ -320,8 +320,7 @@ class VllmEngine(Engine):
                 sampled = await self._complete(adapter, body, top, hear)
             except _Misfit:
                 assert request.grammar is not None
-                call, schema = request.grammar.call, request.grammar.schema
-                body["structured_outputs"] = {"grammar": call} if call else {"json": json.loads(schema)}
+                body["structured_outputs"] = {"json": json.loads(request.grammar.schema)}
                 sampled, redrawn = await self._complete(adapter, body, top, request.on_tokens), True
         if sampled.finish_reason not in ("stop", "length"):
             if await self._dies_soon():

@@ -12,18 +12,16 @@ import asyncio
 import functools
 import itertools
 import json
-import logging
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from renderers import Renderer
 
 from gavel.llm.types import Message
-from gavel.trainer.engines.grammar import GrammarError, json_rule
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
 from gavel.trainer.policy.chat_format import ChatFormatError
 from gavel.trainer.policy.policy import Policy
@@ -46,7 +44,6 @@ _T = TypeVar("_T")
 _ASKED: list[Any] = [{"role": "user", "content": "?"}]
 _NAMES = ("alpha", "7_beta")
 _ARGUMENTS = ("{}", '{"gamma": 2}')
-_OBJECT = {"type": "object"}
 
 
 def call_opening(renderer: Renderer, tools: list[Message], name: str | None) -> list[int]:
@@ -58,44 +55,9 @@ def call_opening(renderer: Renderer, tools: list[Message], name: str | None) -> 
     return [token for token, _ in shared]
 
 
-def call_rest(
-    renderer: Renderer, tools: list[Message], name: str | None, decode: Callable[[Sequence[int]], str]
-) -> tuple[list[int], str]:
-    """The opening of `call_opening`, and a grammar in Lark of the rest of the call; "" for a format whose calls are not
-    a name and JSON between texts that never change."""
-    opening = call_opening(renderer, tools, name)
-    shown = _NAMES[0] if name is None else name
-    stops = set(renderer.get_stop_token_ids())
-    turn = list(
-        itertools.takewhile(lambda token: token not in stops, _call_turn(renderer, tools, shown, _ARGUMENTS[1]))
-    )
-    text = decode(turn)
-    before, named, rest = text.partition(shown)
-    between, argued, after = rest.partition(_ARGUMENTS[1])
-    if not (opening and named and argued) or shown in rest:
-        return opening, ""
-    while len(decode(opening)) > len(before + named + between):  # an opening that goes on into the arguments
-        opening = opening[:-1]
-    opened = decode(opening)
-    if not text.startswith(opened):
-        return opening, ""
-    functions = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
-    end = " ".join(_pieces(turn, len(before + named + between + argued), decode)) if after else ""
-    calls = [
-        f"{json.dumps((before + each['name'] + between)[len(opened) :])} a{number} {end}"
-        for number, each in enumerate(functions)
-        if (before + each["name"]).startswith(opened) or opened.startswith(before + each["name"])
-    ]
-    arguments = [
-        f"a{number}: %json {json_rule({**_OBJECT, **(each.get('parameters') or {})})}"
-        for number, each in enumerate(functions)
-    ]
-    return opening, "\n".join([f"start: {' | '.join(calls)}", *arguments])
-
-
 def force_call(chat: Chat) -> Chat:
-    """The same behind the tokens that open a call, which goes on by a grammar. Raises `BadRequest`."""
-    opening, rule = call_rest(chat.form.renderer, chat.asked.offered or [], chat.asked.call, chat.decode)
+    """The same behind the tokens that open a call. Raises `BadRequest`."""
+    opening = call_opening(chat.form.renderer, chat.asked.offered or [], chat.asked.call)
     if not opening:
         raise BadRequest(
             "the policy called no tool, and its chat format has no beginning by which it could be made to",
@@ -103,8 +65,7 @@ def force_call(chat: Chat) -> Chat:
         )
     prompt_ids = [*chat.prompt.token_ids, *opening]
     rest = max(1, chat.request.max_tokens - len(opening))
-    grammar = Grammar(call=rule) if rule else None
-    request = replace(chat.request, prompt_ids=prompt_ids, max_tokens=rest, grammar=grammar)
+    request = replace(chat.request, prompt_ids=prompt_ids, max_tokens=rest, grammar=None)
     return replace(chat, prompt=Prompt(prompt_ids, chat.prompt.continues), request=request, opening=tuple(opening))
 
 
@@ -120,21 +81,6 @@ def _call_turn(renderer: Renderer, tools: list[Message], name: str, arguments: s
     opening = list(renderer.render_ids(_ASKED, tools=schemas, add_generation_prompt=True))
     whole = list(renderer.render_ids([*_ASKED, call], tools=schemas))
     return whole[len(opening) :] if whole[: len(opening)] == opening else []
-
-
-def _pieces(turn: Sequence[int], start: int, decode: Callable[[Sequence[int]], str]) -> list[str]:
-    """The text of a turn from a character on, as a grammar names it: marks of the format are tokens of their own."""
-    pieces: list[str] = []
-    at = 0
-    for token in turn:
-        text = decode([token])
-        shown = text[max(0, start - at) :]
-        at += len(text)
-        if shown == text and len(text) > 2 and text[0] == "<" and text[-1] == ">":
-            pieces.append(f"<[{token}]>")
-        elif shown:
-            pieces.append(json.dumps(shown))
-    return pieces
 
 
 _MAY_CLOSE_A_CALL = re.compile(r"[>}\]|]")
@@ -167,8 +113,6 @@ def without_stop(reply: Message, stop: Sequence[str]) -> Message:
     shown = {name: reply[name] for name in ("content", "reasoning_content") if name in reply}
     return reply | {name: min((text.partition(each)[0] for each in stop), key=len) for name, text in shown.items()}
 
-
-logger = logging.getLogger(__name__)
 
 _FORMATS = 64
 """Renderers that are kept, for arguments of the chat template that requests give."""
@@ -371,12 +315,7 @@ class ChatCompletions:
         if calls and all(chat.asked.call in (None, call.name) for call in calls):
             return chat, turn
         forced = force_call(chat)
-        try:
-            return forced, await self._sampled(forced)
-        except GrammarError as error:
-            logger.info("a tool call is forced without a grammar: %s", error)
-            freely = replace(forced, request=replace(forced.request, grammar=None))
-            return freely, await self._sampled(freely)
+        return forced, await self._sampled(forced)
 
     async def _sampled(self, chat: Chat, heard: OnTurn | None = None) -> Sampled:
         try:

@@ -218,7 +218,7 @@ def choice_object(chat: Chat, index: int, reply: Message, sampled: Sampled) -> d
         choice["sample_id"] = chat.sample_id
     shaped_by = sorted(shaping.asked()) if shaping else []
     if sampled.redrawn:
-        shaped_by.append("tool_choice" if chat.opening else "response_format")
+        shaped_by.append("response_format")
     if sampled.adapter_version == BASE:
         shaped_by.append("model")
     if chat.opening:

@@ -147,7 +147,7 @@ async def test_a_client_that_leaves_while_a_grammar_is_compiled_ends_its_turn_on
         go_on.wait()
         return sampling
 
-    request: Any = SamplingRequest([1], frozenset({2}), 4, 1.0, 0, grammar=Grammar())
+    request: Any = SamplingRequest([1], frozenset({2}), 4, 1.0, 0, grammar=Grammar("{}"))
     turn = asyncio.create_task(sample_turn(SimpleNamespace(submit=submit), request))
     await asyncio.to_thread(began.wait)
     turn.cancel()
