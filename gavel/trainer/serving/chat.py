@@ -14,13 +14,13 @@ import itertools
 import json
 import re
 import secrets
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from renderers import Renderer
 
+from gavel.base.errors import run_all
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
 from gavel.trainer.policy.chat_format import ChatFormatError
@@ -175,26 +175,26 @@ class ChatCompletions:
             news.put_nowait((index, turn, chat))
 
         choices = [ChoiceChunks(opened, index) for index in range(opened.asked.n)]
-        held: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        """Chunks of choices whose predecessors have not begun: clients expect choices to begin in order."""
         head: dict[str, Any] = {}
         going, tokens = len(choices), 0
-        sampling = asyncio.create_task(_run_all(map(sample, range(len(choices)))))
+        sampling = asyncio.create_task(run_all(map(sample, range(len(choices)))))
         sampling.add_done_callback(lambda _: news.put_nowait(None))
         try:
             while (told := await news.get()) is not None:
                 index, turn, chat = told
-                head = head or head_object(self._name(turn), "chat.completion.chunk")
+                if not head:
+                    head = head_object(self._name(turn), "chat.completion.chunk")
+                    for each in choices:  # clients expect choices to begin in order
+                        yield head | {"choices": [each.opening(turn)]}
                 if chat is None:
-                    held[index] += choices[index].more(turn)
+                    choice = choices[index].more(turn)
                 else:
                     going, tokens = going - 1, tokens + len(turn.token_ids)
                     reply = self._reply(chat, turn)
-                    held[index] += choices[index].rest(reply, turn, chat)
+                    choice = choices[index].rest(reply, turn, chat)
                     self._remember(chat, reply, turn)
-                for ready, _ in itertools.takewhile(lambda each: each[1].opened, enumerate(choices)):
-                    for choice in held.pop(ready, ()):
-                        yield head | {"choices": [choice]}
+                if choice is not None:
+                    yield head | {"choices": [choice]}
             await sampling
             if opened.asked.stream_options.include_usage:
                 yield head | {"choices": [], "usage": usage_object(opened.prompt, tokens)}
@@ -299,7 +299,7 @@ class ChatCompletions:
     async def _turns(self, chats: Sequence[Chat]) -> list[tuple[Chat, Sampled]]:
         """The turns of requests, `n` for each, and what was asked for them; sampled concurrently."""
         try:
-            return await _run_all(self._turn(chat, index) for chat in chats for index in range(chat.asked.n))
+            return await run_all(self._turn(chat, index) for chat in chats for index in range(chat.asked.n))
         except asyncio.CancelledError:
             _count_abandoned(sum(chat.asked.n for chat in chats))
             raise
@@ -365,16 +365,6 @@ class ChatCompletions:
     def _format_with(self, arguments: str) -> ChatFormat:
         renderer = self.policy.rendering_by(json.loads(arguments))
         return self._own_format if renderer is self._own_format.renderer else ChatFormat(renderer, arguments)
-
-
-async def _run_all(works: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Runs all concurrently; the first error ends them, and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 def _characters(content: Any) -> int:
