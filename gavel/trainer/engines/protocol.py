@@ -163,8 +163,6 @@ class SamplingRequest:
     """Sampling from another distribution than the policy's; None = from the policy's."""
     grammar: Grammar | None = None
     """None: the reply may be anything."""
-    top_logprobs: int = 0
-    """Likeliest tokens to tell beside each sampled one."""
     on_tokens: OnTokens | None = field(default=None, compare=False)
     """Hears all tokens of the reply, in order and before the future is done."""
 
@@ -179,8 +177,6 @@ class Sampled:
     """One for each of `token_ids`, in nats."""
     finish_reason: Literal["stop", "length"]
     adapter_version: int
-    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
-    """For each token the likeliest ones with their log-probs, if they were asked for."""
     redrawn: int = 0
     """Tokens that are not as the policy drew them, since they would not have fitted the grammar."""
 

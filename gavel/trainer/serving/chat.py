@@ -205,12 +205,11 @@ class ChatCompletions:
             sampling.cancel()
 
     async def complete_text(self, body: Mapping[str, Any], prompts: Sequence[list[int]]) -> list[dict[str, Any]]:
-        """Chat choices, and the `tokens` of each, that continue prompts as they are; `body` says how they are sampled.
+        """Chat choices that continue prompts as they are; `body` says how they are sampled.
 
         `n` choices for each prompt, in order. Raises as `complete` does.
         """
-        likeliest = body.get("logprobs") or None
-        shown = {"compact_logprobs": True, "logprobs": None, "return_token_ids": True, "top_logprobs": likeliest}
+        shown = {"compact_logprobs": True, "logprobs": None, "return_token_ids": True}
         opened: list[Chat] = []
         for prompt_ids in prompts:
             messages = [{"role": "user", "content": self._decode(prompt_ids)}]
@@ -227,16 +226,8 @@ class ChatCompletions:
             choice = choice_object(chat, len(choices), reply, turn)
             if capture := current_capture.get():
                 capture.add(chat.asked.messages, None, choice)
-            choices.append(choice | {"tokens": self._shown_tokens(turn)})
+            choices.append(choice)
         return choices
-
-    def _shown_tokens(self, turn: Sampled) -> list[tuple[str, dict[str, float]]]:
-        """The text of each token, and the log-probs of those that are likeliest in its place."""
-        likeliest = turn.top_logprobs or [[] for _ in turn.token_ids]
-        return [
-            (self._decode([token]), {self._decode([each]): value for each, value in pairs})
-            for token, pairs in zip(turn.token_ids, likeliest, strict=True)
-        ]
 
     def _open(self, body: Mapping[str, Any], prompt: Prompt | None = None) -> Chat:
         """`prompt`: in place of the rendered messages."""
@@ -267,7 +258,6 @@ class ChatCompletions:
             adapter_version=version,
             shaping=asked.shaping,
             grammar=None if asked.response_format is None else self._grammar(asked.response_format, asked, form),
-            top_logprobs=asked.top_logprobs,
         )
         return Chat(asked, form, prompt, request, self._decode)
 

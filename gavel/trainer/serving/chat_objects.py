@@ -231,12 +231,8 @@ def choice_object(chat: Chat, index: int, reply: Message, sampled: Sampled) -> d
 
 def logprobs_object(sampled: Sampled, decode: Decode, start: int = 0) -> dict[str, Any]:
     """The log-probs of its tokens from `start` on."""
-    shown: list[dict[str, Any]] = []
-    for at in range(start, len(sampled.token_ids)):
-        likeliest = sampled.top_logprobs[at] if sampled.top_logprobs else ()
-        top = [_token(*pair, decode) for pair in likeliest]
-        shown.append(_token(sampled.token_ids[at], sampled.logprobs[at], decode) | {"top_logprobs": top})
-    return {"content": shown}
+    pairs = zip(sampled.token_ids[start:], sampled.logprobs[start:], strict=True)
+    return {"content": [_token(*pair, decode) for pair in pairs]}
 
 
 def usage_object(prompt: Prompt, completion_tokens: int) -> dict[str, int]:
@@ -255,4 +251,5 @@ def head_object(model: str, kind: str) -> dict[str, Any]:
 def _token(token_id: int, logprob: float, decode: Decode) -> dict[str, Any]:
     text = decode([token_id])
     # Part of a character decodes to the sign for what is none, whose bytes are not the token's.
-    return {"token": text, "logprob": logprob, "bytes": None if _HALF in text else list(text.encode())}
+    shown = None if _HALF in text else list(text.encode())
+    return {"token": text, "logprob": logprob, "bytes": shown, "top_logprobs": []}

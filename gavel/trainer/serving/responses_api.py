@@ -91,7 +91,6 @@ class _ResponsesRequest(Given):
     }
     remedies: ClassVar = {
         "tools": "Offer function tools alone.",
-        "top_logprobs": "Log-probs are not served here: ask /v1/chat/completions for them.",
         "truncation": "Nothing is cut: leave truncation out.",
     }
 
@@ -105,7 +104,6 @@ class _ResponsesRequest(Given):
     text: _TextSettings = _TextSettings()
     tool_choice: str | dict[str, Any] | None = None
     tools: list[_Tool] | None = None
-    top_logprobs: Off = None
     truncation: Literal["disabled"] | None = None
 
 

@@ -43,7 +43,6 @@ async def sample_turn(
         for at in range(len(piece.token_ids)):
             turn.token_ids.append(piece.token_ids[at])
             turn.logprobs.append(piece.logprobs[at])
-            turn.top_logprobs.extend(piece.top_logprobs[at : at + 1])
             if any(end(turn.token_ids) for end in ends):
                 return True
         return False
@@ -55,8 +54,7 @@ async def sample_turn(
             if heard is not None and news.empty():
                 heard(turn)
         whole, told = _finite(future.result()), len(turn.token_ids)
-        rest = (whole.token_ids[told:], whole.logprobs[told:])
-        unheard = replace(whole, token_ids=rest[0], logprobs=rest[1], top_logprobs=whole.top_logprobs[told:])
+        unheard = replace(whole, token_ids=whole.token_ids[told:], logprobs=whole.logprobs[told:])
         return turn if ends_with(unheard) else whole
     finally:
         future.cancel()  # no effect on one that is done

@@ -203,18 +203,6 @@ def test_tokens_under_a_grammar_are_those_of_the_policy_among_those_that_fit(tem
     assert [each.constraint.taken for each in rows] == [[each.token] for each in drawn]
 
 
-def test_the_likeliest_tokens_are_those_of_the_distribution_that_was_drawn_from():
-    plain, cut, other = draw(
-        row(only=None, top_logprobs=2),
-        row(only=(3, 4), top_logprobs=3),
-        row(only=None, top_logprobs=4, shaping=Shaping(top_k=1)),
-    )
-    policy = torch.log_softmax(LOGITS, -1)
-    assert plain.likeliest == [(0, pytest.approx(float(policy[0]))), (1, pytest.approx(float(policy[1])))]
-    assert [token for token, _ in cut.likeliest] == ([4, 3] if cut.again else [0, 1, 2])
-    assert other.likeliest == [(0, pytest.approx(0.0))]
-
-
 def test_a_tail_that_was_cut_off_comes_back_and_a_grammar_that_leaves_nothing_fails_its_own_row_alone():
     drawn, stuck, other = draw(row(only=(3,), shaping=Shaping(top_k=1)), row(only=()), row(3))
     assert (drawn.token, drawn.again, drawn.logprob) == (3, True, 0.0)
