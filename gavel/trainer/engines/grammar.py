@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import dropwhile, pairwise
+from itertools import dropwhile, pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,8 +71,8 @@ class Grammars:
                 opening = tuple(dropwhile(self._is_blank, opening[opening.index(closes) + 1 :]))
         rules.append("body: json | call" if opening else "body: json")
         if opening:
-            mark = next(at for at, token in enumerate(opening) if not self._is_blank(token))
-            if self._tokenizer.decode([opening[mark]]).strip()[0] not in _BEGINS_JSON:
+            mark = sum(1 for _ in takewhile(self._is_blank, opening[:-1]))
+            if self._tokenizer.decode([opening[mark]]).strip()[:1] not in _BEGINS_JSON:
                 opening = opening[: mark + 1]  # tells a call apart by itself
             rules.append(f"call: {' '.join(f'<[{token}]>' for token in opening)} {self._all_but(stop_ids)}*")
         return "\n".join([f"start: {start}", *rules])

@@ -16,7 +16,7 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from renderers import Renderer
 
@@ -40,7 +40,6 @@ from gavel.trainer.serving.chat_request import ChatRequest, check_characters, re
 from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
 from gavel.trainer.serving.turn_sampling import OnTurn, StopCheck, sample_turn
 
-_T = TypeVar("_T")
 _ASKED: list[Any] = [{"role": "user", "content": "?"}]
 _NAMES = ("alpha", "7_beta")
 _ARGUMENTS = ("{}", '{"gamma": 2}')
