@@ -136,16 +136,19 @@ class ChoiceChunks:
 
 
 def with_calls(
-    content: str, calls: Sequence[ParsedToolCall], token_ids: Sequence[int], decode: Decode, *, alone: bool
+    parsed: ParsedResponse, calls: Sequence[ParsedToolCall], token_ids: Sequence[int], decode: Decode
 ) -> str:
-    """`content` and behind it `calls`, as they were sampled where the turn has no others (`alone`).
+    """The content and behind it `calls`, as they were sampled where the turn has no others.
 
     `token_ids`: of the turn, without the token that ended it.
     """
-    parts = [part for part in (content, *(_sampled(call, token_ids, decode) for call in calls)) if part]
-    whole = decode(token_ids)
-    start = whole.find(parts[0]) if alone and parts else -1
-    return whole[start:] if start >= 0 else "\n".join(parts)
+    parts = [part for part in (parsed.content, *(_sampled(call, token_ids, decode) for call in calls)) if part]
+    if len(calls) == len(parsed.tool_calls) and parts:
+        whole, thought = decode(token_ids), parsed.reasoning_content or ""
+        start = whole.find(parts[0], max(0, whole.find(thought)) + len(thought))
+        if start >= 0:
+            return whole[start:]
+    return "\n".join(parts)
 
 
 def _sampled(call: ParsedToolCall, token_ids: Sequence[int], decode: Decode) -> str:
@@ -174,7 +177,7 @@ def reply_message(parsed: ParsedResponse, token_ids: Sequence[int], decode: Deco
     agent to see, and so does any where no `tools` may be called."""
     calls = [call for call in parsed.tool_calls if tools and is_call(call)]
     unread = [call for call in parsed.tool_calls if not (tools and is_call(call))]
-    content = with_calls(parsed.content, unread, token_ids, decode, alone=not calls) if unread else parsed.content
+    content = with_calls(parsed, unread, token_ids, decode) if unread else parsed.content
     reply: Message = {"role": "assistant", "content": content}
     if parsed.reasoning_content:
         reply["reasoning_content"] = parsed.reasoning_content

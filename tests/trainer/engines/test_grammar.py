@@ -118,6 +118,7 @@ def test_a_call_that_begins_as_json_does_stays_possible_while_both_fit():
 def test_a_thought_before_the_json_is_free_and_must_be_closed(in_prompt):
     opens, closes = (tokenizer.convert_tokens_to_ids(mark) for mark in ("<think>", "</think>"))
     rules = constraint(prompt=(5, opens) if in_prompt else (5,))
+    assert not rules.allowed()[opens], "the policy alone opens a thought"
     thought = ([] if in_prompt else [opens]) + ids("Let me see: } {")
     assert all(map(rules.take, thought))
     assert not rules.take(STOP)

@@ -278,6 +278,13 @@ def test_a_call_that_no_client_could_read_stays_in_the_text(name: Any, arguments
     assert (reply["content"], "tool_calls" in reply) == (("Well.", True) if readable else ("Well.\n<as said>", False))
 
 
+def test_text_that_the_thought_has_too_begins_behind_the_thought() -> None:
+    call = ParsedToolCall(raw="<call", name=None, arguments=None)
+    parsed = ParsedResponse(content="Well.", reasoning_content="Well.", tool_calls=[call])
+    reply = reply_message(parsed, [], lambda _: "<think>Well.</think>Well. <call")
+    assert (reply["content"], reply["reasoning_content"]) == ("Well. <call", "Well.")
+
+
 def test_reasoning_that_is_said_otherwise_is_a_change_and_that_is_left_out_is_none():
     turn = {"role": "assistant", "content": "Yes.", "reasoning_content": "Because."}
     sampled = meant([turn])
