@@ -395,7 +395,7 @@ def _describe_unread(
                 shown = truths if _is_expected(name) else said
                 if not is_named and _says_something(name, value, form) and str(value).strip() not in shown:
                     unread.append((where, name))
-            given = [(name, each.metadata[name]) for name in ("reward", "score") if each.metadata.get(name)]
+            given = [(name, each.metadata[name]) for name in ("reward", "rewards", "score") if each.metadata.get(name)]
             odd += [f"{where} ({name} {str(it)[:40]!r})" for name, it in given if as_number(it) is None]
     notes: list[str] = []
     if unread:
