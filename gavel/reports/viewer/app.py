@@ -10,7 +10,6 @@ app = create_app(index, list_runs, token=None)
 """
 
 import asyncio
-import hashlib
 import hmac
 import json
 import math
@@ -215,13 +214,13 @@ class _Pages:
         async for part in request.stream():
             body += part
             if len(body) > _FORM_BYTES:
-                raise FilterError("the form is too long", "Shorten the note.")
+                raise FilterError("the form is too long", "It has one number for each member.")
         fields, place = dict(parse_qsl(body.decode("utf-8", "replace"))), _place(request)
 
         def save() -> str:
             group = self._index.group(*place)
             scores = read_scores(fields, len(group.trajectories))
-            self._annotations.save(*place, group, scores, fields.get("note", "")[:1000])
+            self._annotations.save(*place, group, scores)
             return self._index.entry(*place).place.run
 
         return RedirectResponse(f"/annotate?{urlencode({'run': await asyncio.to_thread(save)})}", 303)
@@ -251,10 +250,7 @@ def _page(request: Request, template: str, *, status: int = 200, **values: objec
     shown = {"path": request.url.path, "live_seconds": None, **values}
     text = _environment().get_template(template).render(shown)
     content = text.encode("utf-8", "replace")  # a lone surrogate cannot be encoded
-    headers = {"Cache-Control": "no-cache", "ETag": f'"{hashlib.sha256(content).hexdigest()[:24]}"'}
-    if status == 200 and request.headers.get("if-none-match") == headers["ETag"]:
-        return Response(status_code=304, headers=headers)
-    return Response(content, status, headers, "text/html; charset=utf-8")
+    return Response(content, status, {"Cache-Control": "no-cache"}, "text/html; charset=utf-8")
 
 
 def group_address(path: str, number: int) -> str:
