@@ -12,7 +12,7 @@ from gavel.base.errors import GavelError
 from gavel.reports.charts import BOTTOM, LEFT, RIGHT, TOP, CurvePoint, curves_chart, outcome_histogram
 from gavel.reports.page import write_page
 from gavel.reports.run_figures import cost_of, read_run, step_rows
-from gavel.reports.run_outcome import before_and_after, outcome_in_words, outcome_of_run, read_outcome
+from gavel.reports.run_outcome import before_and_after, judge_and_truth, outcome_in_words, outcome_of_run
 from gavel.reports.run_page import render_run, write_run_report
 from gavel.reports.transcript import pretty_json, shown_text, transcribe
 from gavel.scenarios.group import TrajectoryGroup
@@ -64,29 +64,14 @@ def step_row(step: int, trained: int, **figures: float) -> dict[str, Any]:
     return {"split": "train", "step": step, "time": 0.0, "groups_trained": trained, **figures}
 
 
-def times(**seconds: float) -> dict[str, Any]:
-    return {"split": "times", "step": 1, "time": 0.0, **seconds}
-
-
-def test_an_outcome_is_over_scored_members_only(tmp_path: Path) -> None:
+def test_judge_and_truth_are_compared_over_scored_members_only(tmp_path: Path) -> None:
     for step, successes in ((0, (True, False)), (2, (True, True))):
         write_attempts(tmp_path, step, [member(ok, task=f"{task}") for task, ok in enumerate(successes)])
     members = [member(True, 0.9), member(False, 0.2), member(True)]
     judged = TrajectoryGroup(members, judgement=GroupJudgement(status="scored"))
     for step, group in ((1, judged), (2, TrajectoryGroup([member(False)]))):
         TrajectoryStore(tmp_path / "trajectories" / "train" / f"{step:06d}.jsonl.zst").append(group)
-    history = [
-        evaluation(0, 0.5),
-        step_row(1, 1, reward=0.55, **{"left_out/unscored": 1}),
-        step_row(2, 0, **{"left_out/unscored": 2}),
-        times(rollout=3.0, judge=2.0, train=1.0),
-        times(evaluation=4.0),
-        evaluation(2, 1.0),
-    ]
-    outcome = read_outcome(tmp_path, history)
-    assert outcome.tau == pytest.approx(1.0)
-    assert outcome.statuses == {"scored": 1, "unscored": 1}
-    assert outcome.seconds == {"rollout": 7.0, "judge": 2.0, "train": 1.0}
+    assert judge_and_truth(tmp_path) == (pytest.approx(1.0), {"scored": 1, "unscored": 1})
     # The pair that is shown is a failure that became a success.
     shown = [(title, each.metadata["task"], each.metrics["success"]) for title, each in before_and_after(tmp_path)]
     assert shown == [("after step 0", {"id": "1"}, False), ("after step 2", {"id": "1"}, True)]
