@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.base.errors import GavelError
-from gavel.reports.charts import BOTTOM, LEFT, RIGHT, TOP, CurvePoint, curves_chart, outcome_histogram
+from gavel.reports.charts import BOTTOM, LEFT, RIGHT, TOP, CurvePoint, curves_chart, score_histogram
 from gavel.reports.page import write_page
 from gavel.reports.run_figures import cost_of, read_run, step_rows
 from gavel.reports.run_outcome import before_and_after, judge_and_truth, outcome_in_words, outcome_of_run
@@ -187,13 +187,13 @@ def test_bands_are_clipped_to_the_axis() -> None:
 
 
 def test_each_tenth_of_the_scores_tells_how_many_succeeded():
-    chart = outcome_histogram([(0.05, False), (0.3, False), (0.3, True), (1.0, True), (0.95, True), (0.9, False)])
+    chart = score_histogram([(0.05, False), (0.3, False), (0.3, True), (1.0, True), (0.95, True), (0.9, False)])
     assert [bar.label for bar in chart.bars] == ["0%", "", "", "50%", "", "", "", "", "", "67%"]
     assert chart.bars[9].title == "score 0.9 to 1.0: 2 succeeded, 1 failed"
     succeeded, failed = chart.bars[9].segments
     assert failed.y < succeeded.y < BOTTOM
     assert succeeded.y + succeeded.height == pytest.approx(BOTTOM)
-    assert all(segment.height == 0 for bar in outcome_histogram([]).bars for segment in bar.segments)
+    assert all(segment.height == 0 for bar in score_histogram([]).bars for segment in bar.segments)
 
 
 @pytest.mark.parametrize("count", [1, 96, 97, 5000])

@@ -22,7 +22,6 @@ from gavel.reports.model_table import (
     ModelTable,
     ScenarioTable,
     model_row,
-    pair_wins,
     ranking,
     write_model_table,
     write_scenario_table,
@@ -187,12 +186,9 @@ GROUPS = [
 
 
 def test_wins_are_over_pairs_that_are_scored_and_a_tie_is_half() -> None:
-    pairs = pair_wins(GROUPS, ["a", "b", "c"])
-    assert pairs["a", "b"].value == pytest.approx(0.75)
-    assert pairs["a", "b"].tasks == 2
-    assert pairs["b", "c"].value == 0.0
     row = model_row("a", [], GROUPS)
-    assert row.wins.value == pytest.approx((1.0 + 0.5) / 2)
+    assert (row.wins.value, row.wins.tasks) == (pytest.approx((1.0 + 0.5) / 2), 2)
+    assert model_row("b", [], GROUPS).wins.value == pytest.approx((0.0 + 0.5) / 2)
     assert row.score.value == pytest.approx(0.7)
     assert row.unscored == {"away": 1}
 
@@ -200,10 +196,9 @@ def test_wins_are_over_pairs_that_are_scored_and_a_tie_is_half() -> None:
 def test_json_and_csv_have_the_same_figures(tmp_path: Path) -> None:
     episodes = [Episode(str(n), 0, [Trajectory(metrics={"success": n > 1, "turns": 2})], 0.25, 1.0) for n in range(4)]
     rows = [model_row(name, episodes, GROUPS) for name in ("a", "b")]
-    write_model_table(ModelTable("x", rows, 4, 1, ["judge"], "", pair_wins(GROUPS, ["a", "b"]), tmp_path))
+    write_model_table(ModelTable("x", rows, 4, 1, ["judge"], "", tmp_path))
     whole = json.loads((tmp_path / "evaluation.json").read_text())
     assert [row["success"]["value"] for row in whole["models"]] == [0.5, 0.5]
-    assert whole["pairs"][0]["against"] == "b"
     header, *lines = csv.reader((tmp_path / "evaluation.csv").open())
     assert header == ["model", "figure", "value", "low", "high", "tasks"]
     assert all(len(line) == len(header) for line in lines)
@@ -219,7 +214,7 @@ def test_a_page_of_hostile_models_and_attempts_holds_no_script(tmp_path: Path) -
     groups = [TrajectoryGroup(members, metadata={"task": HOSTILE})] * 3
     episodes = [Episode("0", n, [scored_member(0.9, hand=0.0)], None, 1.0) for n in range(2)]
     rows = [model_row(name, episodes, groups, failed=1) for name in names]
-    table = ModelTable(HOSTILE, rows, 2, 2, [HOSTILE], "0.20 USD", pair_wins(groups, names), tmp_path)
+    table = ModelTable(HOSTILE, rows, 2, 2, [HOSTILE], "0.20 USD", tmp_path)
     text = shown(write_model_table(table).read_text())
     assert HOSTILE in text
     assert "pass@2" in text
@@ -239,7 +234,7 @@ def table_of(scenario: str, successes: dict[str, list[float] | None], folder: Pa
         return [Episode(str(at), 0, [Trajectory(metrics=each)], cost, seconds=2.0) for at, each in enumerate(metrics)]
 
     rows = [model_row(name, episodes(values), []) for name, values in successes.items()]
-    return ModelTable(scenario, rows, 4, 1, [], "", {}, folder / scenario)
+    return ModelTable(scenario, rows, 4, 1, [], "", folder / scenario)
 
 
 def test_a_mean_counts_every_scenario_the_same_and_its_error_is_theirs(tmp_path: Path) -> None:
