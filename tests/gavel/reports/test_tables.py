@@ -116,28 +116,19 @@ def comparison(tmp_path: Path) -> Comparison:
     return compare_cells(cells, "desk", tmp_path / "report", margin=0.03, threshold=0.89)
 
 
-def test_differences_are_of_the_same_seeds_and_the_gap_is_what_the_score_rose_more_than_success(comparison) -> None:
+def test_a_comparison_has_paired_differences_gaps_agreement_and_measures_before_and_after(comparison) -> None:
     difference = comparison.paired["judge - hand"]
     assert (difference.seeds, difference.mean) == (3, pytest.approx(0.0))
     assert "(95 %: -0.02 to +0.02, 3 seeds)" in statement("judge - hand", difference)
     judge, hand = comparison.arms
-    assert judge.hacking_gap.value == pytest.approx(2 / 3)
+    assert judge.hacking_gap.value == pytest.approx(2 / 3), "what the score rose more than success"
     assert hand.hacking_gap.value is None
     assert (judge.cost_text, hand.cost_text, judge.steps_text) == ("2.25", "–", "3 (2 of 3 seeds)")
-
-
-def test_held_out_attempts_are_measured_before_and_after_training(comparison) -> None:
-    judge, hand = comparison.arms
     assert (comparison.before["words"].value, comparison.before["words"].seeds) == (20.0, 6)
     assert judge.measures["words"].value == pytest.approx(10 * fmean(FINALS["judge"]))
-    assert judge.alarms_text == "score gap: 3 of 3 runs, first at step 2"
-    assert hand.alarms_text == "–"
-
-
-def test_agreement_is_by_step(comparison) -> None:
-    run = comparison.arms[0].runs[0]
-    assert run.tau_judge_hand == {step: pytest.approx(-1) for step in (1, 2, 3)}
-    assert all(tau > 0 for tau in run.tau_judge_truth.values())
+    assert (judge.alarms_text, hand.alarms_text) == ("score gap: 3 of 3 runs, first at step 2", "–")
+    assert judge.runs[0].tau_judge_hand == {step: pytest.approx(-1) for step in (1, 2, 3)}
+    assert all(tau > 0 for tau in judge.runs[0].tau_judge_truth.values())
 
 
 def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(comparison: Comparison) -> None:
