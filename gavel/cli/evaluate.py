@@ -261,8 +261,8 @@ class _Evaluation:
             for member in (member for group in samples.values() for member in group):
                 member.metrics |= measure(self.scenario, member)
             measured = [
-                Episode(task, number, each.trajectories, each.metrics.get(COST), float(each.metrics.get(SECONDS, 0)))
-                for (task, number), each in samples.items()
+                Episode(task, each.trajectories, each.metrics.get(COST), float(each.metrics.get(SECONDS, 0)))
+                for (task, _), each in samples.items()
             ]
             rows.append(model_row(name, measured, groups, failed[name]))
         table = ModelTable(

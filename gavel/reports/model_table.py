@@ -30,7 +30,6 @@ class Episode:
     """One sample of a task by one model."""
 
     task: str
-    sample: int
     trajectories: list[Trajectory]
     """Trajectories of each agent that the model played, measured."""
     cost_usd: float | None

@@ -8,7 +8,6 @@ again replaces its earlier scores.
 import fcntl
 import json
 import random
-import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +35,6 @@ class Annotations:
 
     def __init__(self, root: Path) -> None:
         self.path = root / FILE_NAME
-        self._lock = threading.Lock()
 
     def scores(self, path: str, number: int) -> list[float | None] | None:
         """Of each member of a group, None for one that was left out; None for a group without any."""
@@ -100,7 +98,7 @@ class Annotations:
     def _locked(self) -> Generator[None]:
         """Keeps other threads, and other viewers of the same directory, out."""
         try:
-            with self._lock, self.path.with_name(f".{FILE_NAME}.lock").open("w") as file:
+            with self.path.with_name(f".{FILE_NAME}.lock").open("w") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 yield
         except OSError as error:
