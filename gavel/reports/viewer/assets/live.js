@@ -13,7 +13,10 @@
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = parts(page);
     parts(document).forEach((part, at) => {
-      if (fresh[at].innerHTML !== shown[at]) part.innerHTML = shown[at] = fresh[at].innerHTML;
+      if (fresh[at].innerHTML === shown[at]) return;
+      const focused = [...part.querySelectorAll("a")].indexOf(document.activeElement);
+      part.innerHTML = shown[at] = fresh[at].innerHTML;
+      part.querySelectorAll("a")[focused]?.focus();
     });
     return seconds(page);
   }
