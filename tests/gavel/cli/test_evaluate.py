@@ -150,7 +150,6 @@ async def test_models_are_compared_by_success_and_by_the_judge_and_the_report_is
     assert [row.wins.value for row in table.rows] == [1.0, 0.0]
     assert table["good"].success.low is not None
     assert 0.5 < table["good"].success.low < 1  # six of six is no proof of always
-    assert table.pairs["good", "bad"].value == 1.0
     folder = tmp_path / "runs" / "evaluations" / "sums"
     assert {"report.html", "evaluation.csv", "evaluation.json"} <= {path.name for path in folder.iterdir()}
     stored = json.loads((folder / "evaluation.json").read_text())
