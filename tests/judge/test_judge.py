@@ -13,7 +13,7 @@ from gavel.llm.errors import PermanentError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, fails, labels_in, says, scores
-from tests.judge.groups import OPENING, TOOLS, Watches, broken, by_length, desk, never, prefers_length, saying
+from tests.judge.groups import OPENING, TOOLS, broken, by_length, desk, never, prefers_length, saying
 
 
 def judge_of(endpoint: Endpoint, **options) -> Judge:
@@ -37,13 +37,6 @@ async def test_a_judge_that_favours_the_first_place_favours_nobody_over_two_orde
     assert all(t.judgement and 0 < (t.judgement.standard_error or 0) < 0.05 for t in judged)
     assert judged.judgement
     assert [warning for warning in judged.judgement.warnings if "contradict each other" in warning]
-
-
-@pytest.mark.parametrize("calls", [{"function": {"name": "f"}}, ["f"], [{"function": "f"}]], ids=str)
-async def test_a_member_with_malformed_calls_is_scored(calls):
-    odd = Trajectory(messages_and_choices=[*OPENING, {"role": "assistant", "content": "aa", "tool_calls": calls}])
-    judged = await Judge(Watches(), config=JudgeConfig(unseen="flag")).score(TrajectoryGroup([odd, *saying("b")]))
-    assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
 
 
 async def test_identical_members_are_shown_once_and_share_the_score():
