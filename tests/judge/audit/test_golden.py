@@ -248,13 +248,6 @@ def test_a_task_without_its_question_is_refused_until_that_is_named(tmp_path):
     assert group.label == "score"
 
 
-def test_of_several_labels_the_one_that_is_named_counts(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"prompt": ASKED, "outputs": ["4", "5"], "clear": [1, 2], "kind": [2, 1]}))
-    assert load_golden(path, "clear")[0].order == [["2"], ["1"]]
-    assert load_golden(path, "kind")[0].order == [["1"], ["2"]]
-
-
 def known_share(right: int, wrong: int, tied: int = 0) -> list[GoldenResult]:
     """Pairs that a judge without visible noise decides, or ties."""
     group = golden(good="4", bad="5")
