@@ -182,11 +182,6 @@ def test_a_function_that_is_no_tool_is_refused_by_name_with_a_remedy(function: C
         Toolbox([book, book])
 
 
-async def test_checked_arguments_reach_the_function_with_their_defaults() -> None:
-    result = await Tool(book).call('{"city": "Rome", "nights": 2, "extras": ["bath"]}')
-    assert result == ToolResult("2 nights in Rome, single, ['bath'], None")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

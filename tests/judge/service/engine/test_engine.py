@@ -12,16 +12,13 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.trace import get_current_span
 
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.engine import worker
 from gavel.judge.service.engine.admission import Key, KeyStore
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.engine.telemetry import Tracing
 from gavel.judge.service.errors import DatabaseUnavailableError, OverloadedError
-from gavel.judge.service.schemas import Record, ScoreRequest, Verdict
+from gavel.judge.service.schemas import Record, ScoreRequest
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import Store, new_id
@@ -59,14 +56,6 @@ async def stored(engine: Engine, payload: bytes | ScoreRequest, owner: str | Non
         payload = payload.model_dump_json(exclude_defaults=True).encode()
     record = Record(new_id(), "", "", "queued", "a judge", len(worths(1)), 1.0)
     return (await engine.store.accept(record, payload, owner))[0]
-
-
-async def test_more_groups_than_are_judged_at_once_wait_their_turn(tmp_path: Path, endpoint: Endpoint):
-    endpoint.script = [Stub(0.01)]
-    limits = ServiceLimits(concurrent_groups=1)
-    async with running(config_of(tmp_path, endpoint, limits=limits)) as engine:
-        records = await asyncio.gather(*(score(engine, number) for number in range(12)))
-        assert [[m.score for m in r.verdict.members] for r in records if r.verdict] == [expected(n) for n in range(12)]
 
 
 async def test_too_many_waiting_groups_are_refused(tmp_path: Path, endpoint: Endpoint):
@@ -241,25 +230,6 @@ async def test_what_was_in_flight_for_a_deleted_judgement_is_charged_and_erased_
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
-
-
-@pytest.mark.parametrize(
-    "header",
-    ["x", f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"ff-{TRACE}-{PARENT}-01", f"00-{TRACE}"],
-)
-async def test_what_is_no_trace_context_begins_a_trace(header: str):
-    spans = []
-
-    async def judging() -> Verdict:
-        spans.append(get_current_span())
-        return Verdict.unscored(["a"], "for a test")
-
-    for sent, parent in ((header, None), (TRACEPARENT, int(PARENT, 16))):
-        record = Record("j", "", "", "running", "a judge", 2, created_at=0.0, traceparent=sent)
-        await Tracing(TracerProvider()).judgement(record, judging())
-        span = spans[-1]
-        assert isinstance(span, ReadableSpan)
-        assert (span.parent and span.parent.span_id) == parent
 
 
 class Collector(FakeServer):

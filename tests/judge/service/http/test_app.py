@@ -32,14 +32,6 @@ async def client(tmp_path: Path, endpoint: Endpoint) -> AsyncIterator[httpx.Asyn
         yield client
 
 
-async def test_a_request_that_does_not_wait_is_answered_with_the_place_of_its_judgement(client: httpx.AsyncClient):
-    accepted = await client.post("/v1/score?wait=false", json=group("good", "bad"))
-    assert accepted.status_code == 202
-    assert accepted.json()["status"] in ("queued", "running")
-    judged = await client.get(f"{accepted.headers['location']}?wait=60")
-    assert (judged.status_code, judged.json()["scores"]) == (200, [0.25, 0.0])
-
-
 async def test_an_idempotency_key_gives_the_same_judgement(client: httpx.AsyncClient):
     headers = {"Idempotency-Key": "step 7, group 3"}
     first = await client.post("/v1/score", json=group("good", "bad"), headers=headers)
