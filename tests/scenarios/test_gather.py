@@ -135,18 +135,6 @@ async def test_a_failing_after_each_leaves_the_group_unscored_with_the_reason(af
     assert isinstance(caught.value.__cause__, Exception)
 
 
-async def test_one_failure_is_one_too_many_by_default() -> None:
-    with pytest.raises(GatherError) as caught:
-        await gather_trajectory_groups([TrajectoryGroup([act(), fail("first of all"), act()])])
-    assert "1 of 3 rollouts failed, more than max_exceptions=0" in caught.value.message
-    assert "ValueError: first of all" in caught.value.message
-    assert "max_exceptions=0.1" in caught.value.remedy
-    assert isinstance(caught.value.__cause__, ValueError)
-    with pytest.raises(GatherError, match="2 of 3") as caught:
-        await gather_trajectory_groups([TrajectoryGroup([act(), fail("a"), fail("b")])], max_exceptions=0.5)
-    assert "max_exceptions=" not in caught.value.remedy
-
-
 async def test_too_many_failures_cancel_the_rest_and_leave_nothing_unawaited() -> None:
     never = asyncio.Event()
     cancelled: list[str] = []
