@@ -104,15 +104,6 @@ class TestMembers:
         assert sorted(names) == ["look_up", "refund"]
         assert tool_schemas(None) is None
 
-    def test_sampled_runs_of_tokens_are_the_assistant_s_and_what_lies_between_is_the_user_s(self):
-        words = Words()
-        ids = words.encode("look it up found: 9 days it is 9 days old")
-        assert turns(words, ids, [1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1]) == [
-            {"role": "assistant", "content": "look it up"},
-            {"role": "user", "content": "found: 9 days"},
-            {"role": "assistant", "content": "it is 9 days old"},
-        ]
-
     @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 1))))
     def test_no_token_is_lost_or_doubled(self, tokens: list[tuple[int, int]]):
         words = Words()

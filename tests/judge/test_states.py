@@ -13,7 +13,6 @@ from gavel.judge.judge import Judge
 from gavel.judge.offline import stand_in
 from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.prompt.fenced_transcript import Transcripts, draw_markers, marks_turns, read_transcripts
-from gavel.judge.prompt.provider_formats import TextEvent, ToolCallEvent, turn_starts
 from gavel.judge.reply.verdict import read_scores, read_verdict
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.reports.transcript import transcribe
@@ -25,24 +24,10 @@ RULES = (
 )
 GOOD, HASTY = desk("get_order", "get_policy", "refund"), desk("refund", "get_order")
 WRONG = desk("get_order", "get_policy", "deny")
-CALL, TEXT, SAID = ToolCallEvent("f", "{}"), TextEvent("user", "?"), TextEvent("assistant", "I look.")
 
 
 def group(*members):
     return TrajectoryGroup([member.model_copy(deep=True) for member in members])
-
-
-@pytest.mark.parametrize(
-    ("events", "starts"),
-    [
-        ((TEXT, CALL, CALL), [1, 2]),
-        ((SAID, CALL, ToolCallEvent("g", "{}", same_turn=True), CALL), [0, 3]),
-        ((SAID, SAID, CALL, TEXT, SAID), [0, 1, 4]),
-        ((TEXT,), []),
-    ],
-)
-def test_a_turn_is_a_message_with_the_calls_beside_it(events, starts):
-    assert turn_starts(events) == starts
 
 
 def test_turns_are_numbered_through_what_members_share_and_read_back_the_same():

@@ -16,13 +16,12 @@ from openai.types.chat.chat_completion import Choice
 from gavel.scenarios.gather import (
     AfterEach,
     GatherError,
-    completion_tokens,
     gather_trajectories,
     gather_trajectory_groups,
     metric_means,
 )
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import History, Trajectory
+from gavel.scenarios.trajectory import Trajectory
 
 
 async def act(
@@ -310,15 +309,6 @@ class Terminal(io.StringIO):
 
 def turn(**extra: object) -> Choice:
     return Choice.construct(index=0, finish_reason="stop", message={"role": "assistant", "content": ""}, **extra)
-
-
-def test_completion_tokens_are_the_sampled_ids_of_every_history() -> None:
-    logprobs = {"content": [{"token": "a", "logprob": -1.0, "top_logprobs": []}] * 4, "refusal": None}
-    trajectory = Trajectory(
-        messages_and_choices=[{"role": "user", "content": "x"}, turn(token_ids=[1, 2, 3], logprobs=logprobs)],
-        additional_histories=[History(messages_and_choices=[turn(logprobs=logprobs), turn()])],
-    )
-    assert completion_tokens(trajectory) == 7
 
 
 async def test_a_terminal_alone_shows_progress_scores_failures_and_tokens(

@@ -137,32 +137,14 @@ async def test_the_task_is_filled_in_and_never_shown_or_written_by_the_agent(hin
 
 
 def _with_args(*args: str) -> None: ...
-
-
 def _with_kwargs(**kwargs: str) -> None: ...
-
-
 def _positional(x: int, /) -> None: ...
-
-
 def _untyped(x) -> None: ...  # type: ignore[no-untyped-def]
-
-
 def _unknown(x: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
-
-
 def _callback(x: Callable[[int], int]) -> None: ...
-
-
 def _object(x: object, y: type(pytest)) -> None: ...  # type: ignore[valid-type]
-
-
 def _underscored(_x: int) -> None: ...
-
-
 def _reserved(model_config: int) -> None: ...
-
-
 async def _yields() -> AsyncIterator[int]:
     yield 1
 
