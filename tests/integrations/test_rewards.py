@@ -21,16 +21,7 @@ from hypothesis import strategies as st
 
 import gavel
 from gavel.integrations import areal, eval_protocol, nemo, skyrl, slime, tinker, trl, verifiers, verl
-from gavel.integrations._rewards import (
-    Scored,
-    Scorer,
-    groups_of,
-    member,
-    submitted,
-    tool_schemas,
-    turns,
-    with_mean,
-)
+from gavel.integrations._rewards import Scored, Scorer, groups_of, member, submitted, tool_schemas, turns, with_mean
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup

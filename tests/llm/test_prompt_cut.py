@@ -2,12 +2,7 @@
 
 import pytest
 
-from gavel.llm.prompt_cut import (
-    PromptCutError,
-    check_not_cut,
-    context_options,
-    expected_tokens,
-)
+from gavel.llm.prompt_cut import PromptCutError, check_not_cut, context_options, expected_tokens
 from gavel.llm.types import Reply
 
 PROMPT = [{"role": "user", "content": "word " * 10_000}]

@@ -13,13 +13,7 @@ from collections.abc import Iterator
 import pytest
 from openai.types.chat.chat_completion import Choice
 
-from gavel.scenarios.gather import (
-    AfterEach,
-    GatherError,
-    gather_trajectories,
-    gather_trajectory_groups,
-    metric_means,
-)
+from gavel.scenarios.gather import AfterEach, GatherError, gather_trajectories, gather_trajectory_groups, metric_means
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 

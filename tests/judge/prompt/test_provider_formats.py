@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
 from gavel.judge.prompt.fenced_transcript import draw_markers, render_transcripts
 from gavel.judge.prompt.flags import UNSEEN, with_flags
-from gavel.judge.prompt.provider_formats import (
-    Image,
-    TextEvent,
-    ToolCallEvent,
-    Unseen,
-    View,
-    read_messages,
-)
+from gavel.judge.prompt.provider_formats import Image, TextEvent, ToolCallEvent, Unseen, View, read_messages
 from gavel.scenarios.trajectory import Trajectory
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -11,9 +11,8 @@ import httpx
 import pytest
 
 from gavel.judge.service.config import ServiceLimits
-from tests.endpoint import Answer, Endpoint, Request, scores
+from tests.endpoint import Answer, Endpoint, Request, scores, verdict
 from tests.judge.service.in_process import config_of, group, kind, messages, outcome, serving
-from tests.judge.service.stub import verdict
 
 pytestmark = pytest.mark.slow
 
