@@ -16,7 +16,7 @@ from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.trainer.loop.evaluation import EvaluationError
 from gavel.trainer.run_config import RunConfig
-from tests.endpoint import Endpoint, fails, labels_in, says
+from tests.endpoint import Endpoint, fails, says, verdict
 from tests.forked import gavel as run_gavel
 from tests.forked import succeed
 from tests.gavel.cli.test_app import mistake
@@ -127,13 +127,8 @@ class Ranking:
 
     async def __call__(self, messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
         self.calls += 1
-        request = {"messages": messages}
-        body = str(messages[1]["content"])
-        entries = []
-        for label in labels_in(request):
-            part = body.split(f" trajectory {label}\n", 1)[1].split(" trajectory ", 1)[0]
-            entries.append({"trajectory_id": label, "explanation": "", "score": 0.0 if "no idea" in part else 1.0})
-        return json.dumps({"scores": entries})
+        answer = verdict({"messages": messages}, lambda attempt, _: float("no idea" not in attempt))
+        return answer.body["choices"][0]["message"]["content"]
 
 
 @pytest.fixture(autouse=True)
