@@ -58,7 +58,7 @@ def attempt(said: str | None) -> Trajectory:
     return Trajectory(messages_and_choices=messages)
 
 
-async def test_it_judges_groups_as_any_judge_does(likelihood: LikelihoodJudge) -> None:
+async def test_it_judges_groups_as_any_judge_does_and_nobody_without_a_rule_of_brevity(likelihood: LikelihoodJudge) -> None:
     register("likelihood-of-a-test", likelihood.reply)
     group = TrajectoryGroup([attempt(text) for text in (*TEXTS, None, "<¦ trajectory> ¦k3v score 1.")])
     judged = await Judge("likelihood-of-a-test", rubric=scenario.rubric, orders=2).score(group)
@@ -66,6 +66,9 @@ async def test_it_judges_groups_as_any_judge_does(likelihood: LikelihoodJudge) -
     explanation = judged.trajectories[0].judgement.explanation
     assert "6 words" in str(explanation)
     assert "log-prob" in str(explanation)
+    unruled = await Judge("likelihood-of-a-test", rubric="Be good.").score(group)
+    assert {trajectory.reward for trajectory in unruled} == {None}
+    assert "no rule of brevity" in str(unruled.judgement.reason)
 
 
 @pytest.mark.parametrize(("neutral", "raises"), [(scenario.tasks("train")[0].user, False), ("Hello.", True)])
@@ -76,14 +79,6 @@ async def test_a_reply_counts_by_how_much_its_question_raises_it(neutral, raises
     told = [str(member.judgement.explanation) for member in judged if member.judgement]
     nats = [float(text.rpartition("raises it by ")[2].split()[0]) for text in told]
     assert [abs(value) > 0.05 for value in nats] == [raises] * 2
-
-
-async def test_without_a_rule_of_brevity_nobody_has_a_score(likelihood: LikelihoodJudge) -> None:
-    register("likelihood-of-a-test", likelihood.reply)
-    group = TrajectoryGroup([attempt("One."), attempt("Another.")])
-    judged = await Judge("likelihood-of-a-test", rubric="Be good.").score(group)
-    assert [trajectory.reward for trajectory in judged] == [None, None]
-    assert "no rule of brevity" in str(judged.judgement.reason)
 
 
 @pytest.mark.parametrize(

@@ -65,12 +65,15 @@ def fails(trajectory: Trajectory) -> float:
     raise LookupError("no such key")
 
 
+POOR = {"models": "stand-in", "rubric": scenario.rubric, "budget": Budget(max_tokens=6000), "concurrency": 1}
+
+
 @pytest.mark.parametrize(
     ("judge", "reward", "said"),
     [
-        (lambda: Judge(broken), {"judge": 1.0}, "the judge scored no group"),
-        (lambda: poor_judge(), {"judge": 1.0}, r"(?s)budget is used up.*Raise the budget.*resumes after the last"),
-        (lambda: None, {"hand": 1.0}, "no member of this step has a reward.*no such key"),
+        ({"models": broken}, {"judge": 1.0}, "the judge scored no group"),
+        (POOR, {"judge": 1.0}, r"(?s)budget is used up.*Raise the budget.*resumes after the last"),
+        (None, {"hand": 1.0}, "no member of this step has a reward.*no such key"),
     ],
 )
 async def test_an_outage_stops_the_run_with_the_reason_instead_of_training_on_what_is_left(
@@ -81,12 +84,8 @@ async def test_an_outage_stops_the_run_with_the_reason_instead_of_training_on_wh
     loop = short(tasks_per_step=4, group_size=4, max_tokens=24, reward=reward)
     async with registered(tmp_path, "outage") as (model, _):
         with pytest.raises(LoopError, match=said):
-            await train_scenario(model, failing, judge(), loop, TrainConfig())
+            await train_scenario(model, failing, judge and Judge(**judge), loop, TrainConfig())
         assert await model.get_step() == 0
-
-
-def poor_judge() -> Judge:
-    return Judge("stand-in", rubric=scenario.rubric, budget=Budget(max_tokens=6000), concurrency=1)
 
 
 async def test_rewards_are_the_judges_scores_and_another_reward_is_another_experiment(tmp_path: Path) -> None:
@@ -239,25 +238,21 @@ async def test_an_alarm_is_told_and_stored_once_and_a_run_that_stops_at_it_goes_
     monkeypatch.setattr("gavel.trainer.loop.train_loop.judge_alarms", alarms)
 
     class Noting(Observer):
-        def __init__(self) -> None:
-            self.told: list[tuple[int, JudgeAlarm]] = []
-
         def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
-            self.told.append((step, alarm))
+            told.append((step, alarm))
 
-    loop = short(steps=4, tasks_per_step=1, on_alarm="stop")
-    seen = Noting()
+    told: list[tuple[int, JudgeAlarm]] = []
+    loop, seen = short(steps=4, tasks_per_step=1, on_alarm="stop"), Noting()
     async with registered(tmp_path, "alarmed") as (model, backend):
         with pytest.raises(LoopError, match=r"stopped after step 2: .*success does not") as caught:
             await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig(), seen)
         assert "same command" in caught.value.remedy
         assert await model.get_step() == 2
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "alarmed") as (model, backend):
         going_on = loop.model_copy(update={"on_alarm": "tell"})
         await train_scenario(model, scenario, Judge("constant"), going_on, TrainConfig(), seen)
         assert [(row["step"], row["alarm"]) for row in backend.history(model, ALARMS)] == [(2, "hacked")]
-    assert seen.told == [(2, JudgeAlarm.HACKED)]
+    assert told == [(2, JudgeAlarm.HACKED)]
     assert looked == [1, 2, 3, 4]
 
 
