@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import EvolveConfig, SftConfig
 from gavel.trainer.loop.evolve import EXPLORED, EvolveObserver, Iteration, evolve

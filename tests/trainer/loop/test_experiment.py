@@ -10,6 +10,7 @@ import pytest
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library import flattered_desk, returns_desk
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario, find_scenario

@@ -19,7 +19,6 @@ from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import JudgeChecks, LoopConfig, TrainConfig
 from gavel.trainer.loop.evaluation import BASE, BEST, judge_wins
 from gavel.trainer.loop.judge_alarms import WINDOW, JudgeAlarm, judge_alarms

@@ -20,7 +20,6 @@ from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.loop.evaluation import evaluate, measure
 from gavel.trainer.loop.judge_alarms import JudgeAlarm

@@ -152,11 +152,7 @@ def test_task_judge_rubric_base_and_the_curve_up_to_the_step_are_on_the_card() -
 
 @pytest.mark.parametrize(
     ("text", "license_name"),
-    [
-        ("---\nlicense: apache-2.0\n---\n", "apache-2.0"),
-        ("no head", None),
-        ("---\n: {\n---\n", None),
-    ],
+    [("---\nlicense: apache-2.0\n---\n", "apache-2.0"), ("no head", None), ("---\n: {\n---\n", None)],
 )
 def test_the_licence_is_the_one_of_the_base_models_own_card(tmp_path, text, license_name):
     assert base_license(str(tmp_path)) is None
