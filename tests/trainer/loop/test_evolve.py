@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import EvolveConfig, SftConfig
 from gavel.trainer.loop.evolve import EXPLORED, EvolveObserver, Iteration, evolve
-from gavel.trainer.loop.imitation import BestMembers, choose_best_members, imitate, imitation_plan
+from gavel.trainer.loop.imitation import choose_best_members, imitate, imitation_plan
 from gavel.trainer.loop.watchdog import LoopError
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.trainer.conftest import a_model, registered
@@ -121,20 +122,16 @@ async def test_the_judge_ranks_the_attempts_at_a_task_and_a_threshold_keeps_all_
     judge = Judge("stand-in", rubric=scenario.rubric)
     ranked = SMALL.model_copy(update={"reward": {"judge": 1.0}, "above": None, "iterations": 1, "attempts": 4})
     succeeded = SMALL.model_copy(update={"above": None, "iterations": 1, "attempts": 4})
-    chosen: dict[str, list[Trajectory]] = {}
-
-    class Keeping(EvolveObserver):
-        def chosen(self, iteration: Iteration, kept: BestMembers) -> None:
-            chosen[name] = kept.trajectories
-
+    seen = Mock(EvolveObserver)
     for name, config in (("ranked", ranked), ("succeeded", succeeded)):
         async with registered(tmp_path, name) as (model, _):
-            await evolve(model, scenario, judge=judge, config=config, train=TRAIN, observer=Keeping())
-    ids = [member.metadata["task"]["id"] for member in chosen["ranked"]]
+            await evolve(model, scenario, judge=judge, config=config, train=TRAIN, observer=seen)
+    best, all_above = (call.args[1].trajectories for call in seen.chosen.call_args_list)
+    ids = [member.metadata["task"]["id"] for member in best]
     assert len(set(ids)) == len(ids) > 9  # one of a task; a task whose attempts are the same word for word has none
-    assert all(member.judgement is not None for member in chosen["ranked"])
-    assert chosen["succeeded"]
-    assert all(member.metrics["success"] for member in chosen["succeeded"])
+    assert all(member.judgement is not None for member in best)
+    assert all_above
+    assert all(member.metrics["success"] for member in all_above)
 
 
 @pytest.mark.slow

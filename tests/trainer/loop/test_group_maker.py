@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -145,15 +146,10 @@ WON = {"success": lambda each: bool(each.metrics["won"]), "hand_reward": lambda 
 
 
 async def trained(runs: Path, scenario: Scenario, versions: int = 1) -> list[StepReport]:
-    reports: list[StepReport] = []
-
-    class Steps(Observer):
-        def stepped(self, report: StepReport) -> None:
-            reports.append(report)
-
+    seen = Mock(Observer)
     async with registered(runs, "small", versions=versions) as (model, _):
-        await train_scenario(model, scenario, None, LOOP, TrainConfig(), Steps())
-    return reports
+        await train_scenario(model, scenario, None, LOOP, TrainConfig(), seen)
+    return [call.args[0] for call in seen.stepped.call_args_list]
 
 
 def agents(groups: list[TrajectoryGroup]) -> list[list[str | None]]:

@@ -238,7 +238,6 @@ def a_ledger(steps: int = 0, train_waits: Callable[[], Any] = lambda: asyncio.sl
 DESK = Scenario(
     name="desk", system="Answer.", tools=[], tasks=[Task(id=f"{n}", user=f"question {n}") for n in range(8)], held_out=0
 )
-Rollout = Callable[..., Any]
 
 
 async def answer(model: TrainableModel, scenario: Scenario, task: Task, *, seed: int, **_: Any) -> Trajectory:
@@ -249,7 +248,7 @@ async def answer(model: TrainableModel, scenario: Scenario, task: Task, *, seed:
 
 
 async def train_without_a_model(
-    monkeypatch: pytest.MonkeyPatch, ledger: Any, one_rollout: Rollout, judge: Judge | None = None, **loop: Any
+    monkeypatch: pytest.MonkeyPatch, ledger: Any, one_rollout: Any, judge: Judge | None = None, **loop: Any
 ) -> None:
     monkeypatch.setattr(group_maker, "rollout", one_rollout)
     model = a_model()
@@ -262,34 +261,28 @@ async def train_without_a_model(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("max_staleness", [0, 1])
-async def test_a_rollout_that_stands_still_ends_the_run_which_names_its_task(monkeypatch, max_staleness):
-    ended: list[str] = []
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        ("rollout", r"rollout: 2 of 2 rollouts of task \d for \d+ s, .*; judging: nothing"),
+        ("judge", r"rollout: nothing; judging: {groups} groups for \d+ s"),
+    ],
+)
+async def test_a_stage_that_stands_still_ends_the_run_which_names_it(monkeypatch, stage, told, max_staleness):
+    ended: list[None] = []
 
-    async def stuck(model: TrainableModel, scenario: Scenario, task: Task, **named: Any) -> Trajectory:
+    async def stuck(*given: Any, **named: Any) -> Any:
         try:
             await asyncio.Event().wait()
         finally:
-            ended.append(task.id)
-        raise AssertionError
+            ended.append(None)
 
-    with pytest.raises(
-        LoopError, match=r"rollout: 2 of 2 rollouts of task \d for \d+ s, .*; judging: nothing"
-    ) as error:
-        await train_without_a_model(
-            monkeypatch, a_ledger(), stuck, max_staleness=max_staleness, stall_seconds=1, concurrency=8
-        )
+    rolling, judge = (stuck, None) if stage == "rollout" else (answer, Judge(stuck))
+    loop = {"max_staleness": max_staleness, "stall_seconds": 1, "concurrency": 8}
+    with pytest.raises(LoopError, match=told.format(groups=2 * (max_staleness + 1))) as error:
+        await train_without_a_model(monkeypatch, a_ledger(), rolling, judge, **loop)
     assert "training: waiting for 2 more groups" in error.value.message
     assert len(ended) == 4 * (max_staleness + 1), "all were cancelled"
-
-
-@pytest.mark.slow
-async def test_a_judge_that_stands_still_ends_the_run_which_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def stuck(messages: list[Message], schema: dict[str, Any]) -> str:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    with pytest.raises(LoopError, match=r"rollout: nothing; judging: 4 groups for \d+ s"):
-        await train_without_a_model(monkeypatch, a_ledger(), answer, Judge(stuck), max_staleness=1, stall_seconds=1)
 
 
 @pytest.mark.slow
