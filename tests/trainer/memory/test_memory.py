@@ -19,13 +19,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.learner.replicas import LearnerReplicas
-from gavel.trainer.learner.step_bytes import (
-    LEAST_TOKENS,
-    MARGIN,
-    MOST_TOKENS,
-    measure_pass,
-    probe_sequence,
-)
+from gavel.trainer.learner.step_bytes import LEAST_TOKENS, MARGIN, MOST_TOKENS, measure_pass, probe_sequence
 from gavel.trainer.memory.needs import PlannedPolicy, learner_bytes, measure_step_peaks
 from gavel.trainer.memory.plan import Device, MemoryPlan, make_plan
 from gavel.trainer.policy.loading import BaseModelError

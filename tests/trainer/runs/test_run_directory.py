@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -158,14 +159,10 @@ def test_a_run_that_never_began_leaves_nothing_behind_and_one_that_did_stays(tmp
     assert (begun.path / "model.json").exists()
 
 
-def refuse(*_given: Any, **_named: Any) -> Any:
-    raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
-
-
 @pytest.mark.parametrize(("owner", "name"), [(Path, "rename"), (Path, "replace"), (fcntl, "flock")])
 def test_a_mount_that_lacks_something_as_those_of_buckets_do_is_refused(owner, name, tmp_path, monkeypatch):
     with monkeypatch.context() as mounted:
-        mounted.setattr(owner, name, refuse)
+        mounted.setattr(owner, name, Mock(side_effect=OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))))
         with pytest.raises(RunDirectoryError, match=r"cannot hold a run.*not supported(?s:.*)GAVEL_RUNS"):
             RunDirectory(tmp_path / "runs", "desk", "clerk")
     assert not (tmp_path / "runs").exists()
@@ -197,9 +194,7 @@ def test_the_earlier_run_is_aside_until_the_new_one_has_begun_and_its_neighbour_
     assert contents(tmp_path / "desk" / "two") == two
 
 
-def test_a_run_in_use_is_not_replaced_and_one_that_does_not_start_leaves_the_earlier_as_it_was(
-    tmp_path: Path,
-) -> None:
+def test_a_run_in_use_is_not_replaced_and_one_that_does_not_start_leaves_the_earlier_as_it_was(tmp_path: Path) -> None:
     one = a_run(tmp_path)
     before = contents(tmp_path)
     in_use = contextlib.closing(RunDirectory(tmp_path, "desk", "one"))
