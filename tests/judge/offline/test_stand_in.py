@@ -112,6 +112,12 @@ async def test_without_a_rule_to_check_nobody_has_a_score(rubric: str | Rubric |
     assert all("the stand-in cannot read" in (reason or "") for reason in reasons)
 
 
+async def test_a_reference_is_what_stands_behind_its_thoughts():
+    group = TrajectoryGroup([desk(ending="It is 4."), desk(ending="It is 5.")])
+    group.metadata["truth"] = {"reference": "<think>Is it 5?</think>\n4"}
+    assert await scores(group, rubric="- says the reference") == [1.0, 0.0]
+
+
 @pytest.mark.parametrize("reference", [None, "", " ", ".", "…", "**"])
 async def test_a_reference_without_a_word_is_said_by_nobody(reference: str | None):
     group = TrajectoryGroup([desk(ending="Canberra."), desk("refund")], metadata={"truth": {"reference": reference}})
