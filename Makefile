@@ -13,6 +13,7 @@
 #   make test-adapters    the rewards of other trainers, over their released packages
 #   make test-bridges     worlds and trainers of others, over their released packages
 #   make test-browser     the viewer, in Chromium
+#   make test-cpus        exactness and parity, as on CPUs with AVX2 alone, without vectors and with bfloat16 units
 #   make test-deploy      the validators of deploy/, and nginx before the judge service
 #   make test-docs        build the documentation, and walk every tutorial as it is written
 #   make test-exports     exported trajectories and trackers, over the programs that read them

@@ -7,18 +7,7 @@ from typing import get_args
 import pytest
 
 import gavel
-from gavel.trainer.config import (
-    RECIPES,
-    AdvantageKind,
-    LoraSettings,
-    Loss,
-    RecipeError,
-    TrainConfig,
-    recipe_settings,
-    recipe_tables,
-)
-from gavel.trainer.model import Model, TrainableModel
-from gavel.trainer.model_spec import TrainableSpec
+from gavel.trainer.config import RECIPES, AdvantageKind, Loss, RecipeError, TrainConfig, recipe_settings, recipe_tables
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -66,10 +55,3 @@ def test_every_recipe_is_on_the_page_with_its_settings(name):
     (line,) = re.findall(rf"^\| `{name}` \| `(.*)` \|$", PAGE, flags=re.MULTILINE)
     written = eval(f"TrainConfig({line})", {each: getattr(gavel, each) for each in ("TrainConfig", *CLASSES)})
     assert gavel.recipe(name) == written
-
-
-def test_a_model_has_the_fields_of_its_spec() -> None:
-    model = TrainableModel(name="clerk", project="desk", base_model="base", lora=LoraSettings(rank=4))
-    assert TrainableSpec.model_validate(model.model_dump(include=set(TrainableSpec.model_fields))).lora.rank == 4
-    assert isinstance(model, TrainableSpec)
-    assert not isinstance(Model(name="prompted", project="desk"), TrainableSpec)

@@ -1,6 +1,7 @@
 """Several processes learn what one learns, fail as one, and leave behind what one takes up again."""
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -61,18 +62,12 @@ def alone() -> dict[str, Any]:
     return {kind: three_steps(World(), config) for kind, config in CONFIGS.items()}
 
 
-SHARDED = True
-
-
 @pytest.mark.parametrize(
-    ("kind", "nodes", "base"),
-    [
-        *(("many updates", 1, not SHARDED), ("a value head", 1, not SHARDED), ("one update", 2, not SHARDED)),
-        *(("many updates", 1, SHARDED), ("a value head", 1, SHARDED)),
-    ],
+    ("kind", "nodes", "sharded"),
+    [("one update", 2, False), *itertools.product(["many updates", "a value head"], [1], [False, True])],
 )
-def test_two_processes_and_two_nodes_of_two_learn_what_one_learns(alone: dict[str, Any], kind, nodes, base) -> None:
-    found, expected = led(three_steps, CONFIGS[kind], base, nodes=nodes), alone[kind]
+def test_two_processes_and_two_nodes_of_two_learn_what_one_learns(alone: dict[str, Any], kind, nodes, sharded) -> None:
+    found, expected = led(three_steps, CONFIGS[kind], sharded, nodes=nodes), alone[kind]
     assert (found[0] - expected[0]).abs().max() < 1e-5
     for one, other in zip(found[1], expected[1], strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)

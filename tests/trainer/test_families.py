@@ -78,23 +78,20 @@ def adapted_layers(policy: Policy) -> set[str]:
     return {name for name, _ in policy.model.named_parameters() if ".lora_A" in name}
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_a_family_is_what_its_row_says(family, opened, tmp_path):
-    own = opened(family)
+ADAPTED = [(family, False) for family in FAMILIES] + [(family, True) for family in FAMILIES if family.experts]
+
+
+@pytest.mark.parametrize(
+    ("family", "experts"), ADAPTED, ids=[f"{family.name}{', experts' * experts}" for family, experts in ADAPTED]
+)
+def test_a_family_is_what_its_row_says_and_its_experts_are_adapted_where_asked(family, experts, opened, tmp_path):
+    own = opened(family, experts=experts)
     plain = assert_computed(family, own, tmp_path)
-    assert_adapted(family, own)
+    if experts:
+        assert any(name.endswith("experts.lora_A.default.weight") for name in adapted_layers(own))
+    else:
+        assert_adapted(family, own)
     assert (why_unbatched(family.read_config(), own.max_context) is None) == family.batched
-    assert_sampled(family, own, plain)
-
-
-MIXTURES = [family for family in FAMILIES if family.experts]
-
-
-@pytest.mark.parametrize("family", MIXTURES, ids=lambda family: family.name)
-def test_the_experts_of_a_mixture_are_adapted_where_asked(family, opened, tmp_path):
-    own = opened(family, experts=True)
-    assert any(name.endswith("experts.lora_A.default.weight") for name in adapted_layers(own))
-    plain = assert_computed(family, own, tmp_path)
     assert_sampled(family, own, plain)
 
 

@@ -25,7 +25,7 @@ from gavel.trainer.embedded.small_model import SMALL_MODEL, SmallModelError, sma
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.chat_format import chat_renderer
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import OPENING, TOOLS, a_group, a_model, registered, tiny_model
+from tests.trainer.conftest import OPENING, TOOLS, a_group, a_model, full_logprobs, registered, tiny_model
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -68,10 +68,7 @@ def difference(directory: Path, trajectories: list[Trajectory]) -> torch.Tensor:
     model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype="auto").eval()
     found: list[torch.Tensor] = []
     for prompt, said, logprobs in map(sampled, trajectories):
-        ids = torch.tensor([[*prompt, *said]])
-        with torch.inference_mode():
-            logits = model(ids).logits[0, len(prompt) - 1 : -1].float()
-        plain = logits.log_softmax(-1).gather(-1, torch.tensor(said)[:, None])[:, 0]
+        plain = full_logprobs(model, [*prompt, *said])[len(prompt) - 1 :]
         found.append((plain - torch.tensor(logprobs)).abs())
     return torch.cat(found)
 

@@ -34,7 +34,7 @@ from tests.trainer.conftest import a_model, registered
 pytestmark = pytest.mark.slow
 
 KILLED = -signal.SIGKILL
-STEPS = 6
+STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,18 @@ class Runs:
     recorded: Path
     directory: Path
 
-    def live(self, name: str, life: str, steps: int = STEPS) -> int:
-        return live(self.recorded, self.directory, name, steps, life)
+    def live(self, name: str, killed_at: int = 0) -> int:
+        """The status that one life of a run ended with, negative for a signal.
+
+        Each goes on from where the last one was killed: in front of its `killed_at`th change to a file of the run; 0
+        lets it finish.
+        """
+        arguments = self.recorded, self.directory, name, killed_at
+        process = forking().Process(target=_live, args=arguments, daemon=True)
+        process.start()
+        process.join(HANG_SECONDS)
+        assert process.exitcode is not None, "a run does not end"
+        return process.exitcode
 
     def path(self, name: str) -> Path:
         return self.directory / "tests" / name
@@ -56,13 +66,13 @@ class Runs:
         own = [row for row in lines if row["split"] == split]
         return [{k: v for k, v in row.items() if k != "time" and not k.startswith("publish_")} for row in own]
 
-    def assert_same(self, name: str, other: str, steps: int = STEPS) -> None:
-        one, two = (self.checkpoints(each).path(steps) for each in (name, other))
+    def assert_same(self, name: str, other: str) -> None:
+        one, two = (self.checkpoints(each).path(STEPS) for each in (name, other))
         assert_equal(load_file(one / "adapter_model.safetensors"), load_file(two / "adapter_model.safetensors"))
         assert_equal(*(torch.load(each / "trainer_state" / "state.pt")["learner"] for each in (one, two)))
         for split in ("train", "val"):
             assert self.rows(name, split) == self.rows(other, split)
-        assert [row["step"] for row in self.rows(name, "train")] == list(range(1, steps + 1))
+        assert [row["step"] for row in self.rows(name, "train")] == list(range(1, STEPS + 1))
         for file in (self.path(other) / "trajectories").rglob("*.zst"):
             twin = self.path(name) / file.relative_to(self.path(other))
             assert [g.to_json() for g in TrajectoryStore(twin)] == [g.to_json() for g in TrajectoryStore(file)]
@@ -116,9 +126,9 @@ def runs(recorded: Path) -> Runs:
 
 
 def test_a_run_that_is_killed_in_front_of_every_change_to_its_files_ends_the_same(runs: Runs) -> None:
-    steps, place, reached = 3, 0, 0
-    assert runs.live("three", "whole", steps) == 0
-    while runs.live("swept", f"file {place + 1}", steps) == KILLED:
+    place, reached = 0, 0
+    assert runs.live("whole") == 0
+    while runs.live("swept", place + 1) == KILLED:
         place += 1
         for saved in runs.checkpoints("swept").steps():
             assert runs.checkpoints("swept")._problem(saved) is None, f"kill {place} left step {saved} half there"
@@ -126,18 +136,7 @@ def test_a_run_that_is_killed_in_front_of_every_change_to_its_files_ends_the_sam
         assert latest >= reached
         reached = latest
     assert place > 15
-    runs.assert_same("swept", "three", steps)
-
-
-def test_a_run_whose_newest_checkpoint_was_altered_does_that_step_again_and_ends_the_same(runs: Runs) -> None:
-    assert runs.live("whole", "whole") == 0
-    assert runs.live("altered", "whole", 5) == 0
-    weights = runs.checkpoints("altered").path(5) / "adapter_model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    assert runs.live("altered", "whole") == 0
-    runs.assert_same("altered", "whole")
+    runs.assert_same("swept", "whole")
 
 
 def test_one_command_gives_one_adapter_killed_or_not(tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ OF_THE_WHOLE = 40
 """Steps that the schedule is made for, wherever a life ends."""
 
 
-async def train(groups: Path, runs: Path, name: str, steps: int) -> None:
+async def train(groups: Path, runs: Path, name: str) -> None:
     recorded = list(TrajectoryStore(groups))
     config = TrainConfig(
         learning_rate=1e-3, warmup_steps=2, total_steps=OF_THE_WHOLE, decay="cosine", epochs=2, mini_batches=2
@@ -164,7 +163,7 @@ async def train(groups: Path, runs: Path, name: str, steps: int) -> None:
             step = await model.get_step()
             if not any(row["step"] == step for row in backend.history(model, "val")):
                 await model.log([recorded[step % len(recorded)]], "val")
-            if step >= steps:
+            if step >= STEPS:
                 return
             await model.train([recorded[(2 * step + at) % len(recorded)] for at in range(2)], config)
             await model.delete_checkpoints(keep_last=2)
@@ -190,23 +189,8 @@ def die_at(count: int, below: Path) -> None:
     sys.addaudithook(watch)
 
 
-def live(groups: Path, runs: Path, name: str, steps: int, life: str) -> int:
-    """The status that one life of a run ended with, negative for a signal.
-
-    Each goes on from where the last one was killed. `whole` lets it finish,
-    `file 12` lets it die in front of its 12th change to a file of the run.
-    """
-    kind, _, when = life.partition(" ")
-    changes = int(when) if kind == "file" else 0
-    process = forking().Process(target=_live, args=(groups, runs, name, steps, changes), daemon=True)
-    process.start()
-    process.join(HANG_SECONDS)
-    assert process.exitcode is not None, "a run does not end"
-    return process.exitcode
-
-
-def _live(groups: Path, runs: Path, name: str, steps: int, changes: int) -> None:
-    if changes:
-        die_at(changes, runs / "tests" / name)
-    asyncio.run(train(groups, runs, name, steps))
+def _live(groups: Path, runs: Path, name: str, killed_at: int) -> None:
+    if killed_at:
+        die_at(killed_at, runs / "tests" / name)
+    asyncio.run(train(groups, runs, name))
     os._exit(0)

@@ -237,6 +237,8 @@ async def test_a_divergence_is_from_an_adapter_of_this_machine_or_from_the_start
         (kept,) = (there / "tests" / "second" / "reference").iterdir()
         weights = (kept / "adapter_model.safetensors").read_bytes()
         assert weights == (adapter / "adapter_model.safetensors").read_bytes()
+        card = (there / "tests" / "second" / "checkpoints" / "000001" / "README.md").read_text()
+        assert "`tests/first`, step 1" in card
     async with a_run(kind, there, "second") as (model, _):
         assert (await model.train([await a_group(model, 0.0, 1.0)], config)).step == 2
 

@@ -18,18 +18,15 @@ from gavel.trainer.backends import run_export
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.backends.training_run import TrainingRun
-from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig
+from gavel.trainer.config import LoraSettings, SftConfig
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.policy.merged_model import ExportError
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.runs.stores import StorageError
 from tests.fake_hub import FakeHub
-from tests.trainer.conftest import a_group, a_model, registered
+from tests.trainer.conftest import a_model, registered
 
 pytestmark = pytest.mark.slow
-_PROBE = [5, 9, 40, 7, 300, 12, 80, 61, 33]
-
-
 SAID = [{"role": "user", "content": "May I return it?"}, {"role": "assistant", "content": "Yes, within a month."}]
 DEMONSTRATION = Trajectory(messages_and_choices=SAID)
 
@@ -60,29 +57,6 @@ def assert_begins_with(run: TrainingRun, checkpoint: Path) -> None:
     begun = dict(run.policy.adapter_parameters())
     weights = load_file(checkpoint / "adapter_model.safetensors")
     assert all(torch.equal(begun[name], weight) for name, weight in weights.items())
-
-
-@pytest.mark.parametrize("named", ["sft/tuned", "directory@2", "checkpoint"])
-async def test_the_policy_of_step_0_is_the_checkpoint_bit_for_bit(runs: Path, tmp_path: Path, named: str) -> None:
-    shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
-    tuned = tmp_path / "sft" / "tuned"
-    start = {"directory": str(tuned), "directory@2": f"{tuned}@2"}.get(named, named)
-    step = 2 if named.endswith("2") else 3
-    checkpoint = tuned / "checkpoints" / f"{step:06d}"
-    model = starting(checkpoint if named == "checkpoint" else start)
-    async with registered(tmp_path, a_model("tuned", "sft")) as (source, backend):
-        await model.register(backend)
-        assert await model.get_step() == 0
-        assert_begins_with(backend._run(model), checkpoint)
-        if step == 3:
-            assert backend._run(model)._engine.score(_PROBE) == backend._run(source)._engine.score(_PROBE)
-        recorded = await a_group(model, [0.0, 1.0, 0.5])
-        first = await model.train([recorded], TrainConfig(learning_rate=1e-2, beta=0.1, reference="start"))
-        assert first.metrics["kl"] == pytest.approx(0, abs=1e-6)  # from the state after SFT
-    found = origin(tmp_path)
-    assert (found["run"], found["step"], found["directory"]) == ("sft/tuned", step, str(checkpoint))
-    card = (tmp_path / "desk" / "new" / "checkpoints" / "000001" / "README.md").read_text()
-    assert f"`sft/tuned`, step {step}" in card
 
 
 async def test_a_run_begins_with_a_checkpoint_that_is_in_a_store(runs: Path, tmp_path: Path, hub: FakeHub) -> None:
@@ -145,6 +119,8 @@ async def test_a_damaged_checkpoint_is_refused_and_so_is_a_damaged_copy(runs: Pa
                 await starting(start, "refused").register(backend)
         await (model := starting("sft/tuned")).register(backend)  # the newest that is whole
         assert (await model.get_step(), origin(tmp_path)["step"]) == (0, 2)
+        await starting(f"{tmp_path}/sft/tuned@1", "other").register(backend)
+        assert_begins_with(backend._run(model), checkpoint.with_name("000002"))
     (tmp_path / "desk" / "new" / "start" / "000000" / "adapter_model.safetensors").unlink()
     with pytest.raises(RunDirectoryError, match="damaged or missing"):
         await model.register(LocalBackend(tmp_path))
@@ -166,17 +142,14 @@ def test_the_newest_step_is_exported_and_loads_as_a_plain_model(run: Path) -> No
     assert all(words in card for words in ("library_name: transformers", "merged into it", "nats"))
 
 
-@pytest.mark.parametrize("what", ["directory", "broken link", "other export"])
-def test_nothing_is_written_over(run: Path, tmp_path: Path, what: str) -> None:
-    out = tmp_path / "mine"
-    if what == "directory":
-        out.mkdir()
-    elif what == "broken link":
-        out.symlink_to(tmp_path / "nowhere")
-    else:
-        export_run(run, step=1, out=out)
-    with pytest.raises(ExportError, match="is there already"):
-        export_run(run, out=out)
+def test_nothing_is_written_over(run: Path, tmp_path: Path) -> None:
+    directory, link, other = (tmp_path / name for name in ("directory", "link", "other"))
+    directory.mkdir()
+    link.symlink_to(tmp_path / "nowhere")
+    export_run(run, step=1, out=other)
+    for out in (directory, link, other):
+        with pytest.raises(ExportError, match="is there already"):
+            export_run(run, out=out)
 
 
 def test_an_export_that_fails_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,16 +167,12 @@ def test_an_export_that_another_process_is_writing_is_left_to_it(run: Path, tmp_
     assert export_run(run, out=out) == out == export_run(run, out=out)
 
 
-@pytest.mark.parametrize("step", [1, 7])
-def test_a_step_that_is_damaged_or_not_kept_is_named(run: Path, step: int) -> None:
-    if step == 1:
-        (run / "checkpoints" / "000001" / "adapter_model.safetensors").write_bytes(b"torn")
-    with pytest.raises(RunDirectoryError, match=f"step {step} is") as caught:
-        export_run(run, step=step)
-    assert "Kept: 1, 2, 3" in caught.value.remedy
-
-
-def test_a_trained_run_without_checkpoints_is_not_its_base(run: Path) -> None:
+def test_a_step_that_is_damaged_or_not_kept_is_named_and_a_trained_run_without_any_is_not_its_base(run: Path) -> None:
+    (run / "checkpoints" / "000001" / "adapter_model.safetensors").write_bytes(b"torn")
+    for step in (1, 7):
+        with pytest.raises(RunDirectoryError, match=f"step {step} is") as caught:
+            export_run(run, step=step)
+        assert "Kept: 1, 2, 3" in caught.value.remedy
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(RunDirectoryError, match="was trained, but none of its checkpoints is whole") as error:
         export_run(run)

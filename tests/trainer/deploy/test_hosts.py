@@ -38,17 +38,17 @@ FIREWORKS, HUGGING_FACE, WANDB = f"fireworks:{ACCOUNT}", "huggingface:desk", "wa
 
 
 @contextmanager
-def opened(host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def opened(host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with target_of(host) as target:
         ask_at_once(monkeypatch, target.environment)
-        yield target.servers
+        yield target
 
 
 def on_loopback(host: str) -> Any:
     @pytest.fixture
     def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-        with opened(host, monkeypatch) as running:
-            yield running if len(running) > 1 else running[0]
+        with opened(host, monkeypatch) as target:
+            yield target.servers if len(target.servers) > 1 else target.servers[0]
 
     return servers
 
@@ -75,8 +75,8 @@ async def put(address: str, run: Path, adapter: AdapterFacts, lines: Any = None,
 )
 async def test_what_a_host_refuses_is_told_with_what_to_do(address, route, status, remedy, run, adapter, monkeypatch):
     monkeypatch.setattr(asking, "PATIENCE", 0.05)
-    with opened(address.partition(":")[0], monkeypatch) as servers:
-        servers[-1].fail(route, status, times=999)
+    with opened(address.partition(":")[0], monkeypatch) as target:
+        target.servers[-1].fail(route, status, times=999)
         with pytest.raises(DeployError, match=f"{status} asked for") as refusal:
             await put(address, run, adapter, deadline=60.0)
     assert remedy in refusal.value.remedy
@@ -110,26 +110,20 @@ async def test_what_does_not_fit_is_refused_before_anything_is_made(address, ran
         (FIREWORKS, BASE, {"base": "accounts/fireworks/models/qwen3-8b-vision"}, "takes no adapters", ""),
         (FIREWORKS, BASE, {"deployment": "mine"}, "no GPUs left", ""),
         (FIREWORKS, BASE, {"deployment": "other"}, "there is no deployment other", ""),
-        (
-            HUGGING_FACE,
-            BASE,
-            {"instance_type": "nvidia-h200"},
-            "nvidia-h200 x1 is not available in us-east-1",
-            "-l4 x1",
-        ),
+        (HUGGING_FACE, BASE, {"instance_type": "nvidia-h200"}, "-h200 x1 is not available in us-east-1", "-l4 x1"),
     ],
 )
 async def test_what_a_host_lacks_is_told(address, base, options, words, remedy, run, adapter, monkeypatch):
-    with opened(address.partition(":")[0], monkeypatch) as servers:
+    with opened(address.partition(":")[0], monkeypatch) as target:
         if remedy == "TOGETHER_PROJECT_ID":
             monkeypatch.setenv(remedy, "other")
         if address == FIREWORKS:
             failed = {"state": "FAILED", "status": {"message": "no GPUs left"}, "name": "mine"}
-            servers[0].deployments["mine"] = failed
+            target.servers[0].deployments["mine"] = failed
         with pytest.raises(DeployError, match=words) as refusal:
             await put(address, run, replace(adapter, base_model=base), **options)
         assert remedy in refusal.value.remedy
-        assert "deployment" in options or not servers[-1].made
+        assert "deployment" in options or not target.servers[-1].made
 
 
 async def test_an_adapter_is_attached_to_an_idling_deployment_of_its_base(together, run, adapter):
@@ -174,8 +168,7 @@ async def test_a_large_file_goes_in_parts_and_again_after_it_was_cut(together, r
     ],
 )
 async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(address, wrong, words, run, adapter, monkeypatch):
-    with target_of(address.partition(":")[0]) as target:
-        ask_at_once(monkeypatch, target.environment)
+    with opened(address.partition(":")[0], monkeypatch) as target:
         setattr(target.servers[-1], wrong, "FAILED")
         with pytest.raises(DeployError, match=words) as failure:
             await put(address, run, adapter)
@@ -184,22 +177,21 @@ async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(address, wro
         assert target.left() == 0
 
 
-async def test_a_slow_host_is_waited_for_until_the_deadline(together, run, adapter):
-    together.looks = 10**6
-    with pytest.raises(DeployError, match="does not serve") as refusal:
-        await put("together", run, adapter, deadline=0.5)
-    assert "gavel undeploy together-000012" in refusal.value.remedy
-    together.looks = 3
-    await put("together", run, adapter)
-    assert together.made == ALL
-
-
-async def test_what_stops_while_it_is_waited_for_is_told_and_started_again(together, run, adapter):
-    together.looks, together.end = 6, "STOPPED"
-    with pytest.raises(DeployError, match="has stopped") as told:
-        await put("together", run, adapter)
-    assert "same command" in told.value.remedy
-    together.end = "READY"
+@pytest.mark.parametrize(
+    ("end", "deadline", "words", "remedy"),
+    [
+        ("READY", 0.5, "does not serve", "gavel undeploy together-000012"),
+        ("STOPPED", 120, "has stopped", "same command"),
+    ],
+)
+async def test_what_is_slow_or_stops_while_it_is_waited_for_is_told_and_goes_on(
+    together, run, adapter, end, deadline, words, remedy
+):
+    together.looks, together.end = 10**6 if end == "READY" else 6, end
+    with pytest.raises(DeployError, match=words) as refusal:
+        await put("together", run, adapter, deadline=deadline)
+    assert remedy in refusal.value.remedy
+    together.looks, together.end = 3, "READY"
     await put("together", run, adapter)
     assert together.made == ALL
 
@@ -271,7 +263,8 @@ async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(wandb, run,
 @pytest.mark.slow  # it merges a real model
 async def test_a_merged_model_is_sent_once_and_converted_by_the_server(tmp_path, monkeypatch):
     run = make_run(tmp_path)
-    with opened("ollama", monkeypatch) as (ollama,):
+    with opened("ollama", monkeypatch) as target:
+        (ollama,) = target.servers
         with monkeypatch.context() as patched:
             patched.setattr("gavel.trainer.deploy.ollama._CONVERTED", ("Llama",))
             with pytest.raises(DeployError, match="does not convert Qwen3ForCausalLM") as refusal:

@@ -10,19 +10,11 @@ import pytest
 from gavel.base.extras import install_line
 from gavel.trainer.deploy.deploy import deploy
 from gavel.trainer.deploy.host import open_host
-from gavel.trainer.deploy.record import (
-    DEPLOYMENTS,
-    AdapterFacts,
-    DeployError,
-    DeploymentRecord,
-    find_records,
-    open_record,
-    read_record,
-)
+from gavel.trainer.deploy.record import DEPLOYMENTS, AdapterFacts, DeployError, find_records, open_record, read_record
 from tests.trainer.deploy.conftest import facts, write_adapter
 
 
-def opened(run: Path, adapter: AdapterFacts, **options: Any) -> DeploymentRecord:
+def opened(run: Path, adapter: AdapterFacts, **options: Any) -> Any:
     return open_record(run, address="vllm:http://a", adapter=adapter, options=options)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Literal
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,11 +14,10 @@ from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import EvolveConfig, SftConfig
 from gavel.trainer.loop.evolve import EXPLORED, EvolveObserver, Iteration, evolve
-from gavel.trainer.loop.imitation import BestMembers, choose_best_members, imitate, imitation_plan
+from gavel.trainer.loop.imitation import choose_best_members, imitate, imitation_plan
 from gavel.trainer.loop.watchdog import LoopError
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.trainer.conftest import a_model, registered
@@ -29,6 +28,17 @@ TRAIN = SftConfig(learning_rate=1e-3, batch_size=16)
 
 class StopError(Exception):
     """The user stops the run."""
+
+
+def stop(result: TrainResult) -> None:
+    raise StopError
+
+
+def assert_same_adapter(runs: Path, *names: str) -> None:
+    """At step 6, bit for bit."""
+    saved = (runs / "tests" / name / "checkpoints" / "000006" / "adapter_model.safetensors" for name in names)
+    whole, stopped = map(load_file, saved)
+    assert all(torch.equal(whole[name], stopped[name]) for name in whole)
 
 
 class Stopping(EvolveObserver):
@@ -104,9 +114,7 @@ async def test_a_run_that_was_stopped_anywhere_ends_bit_for_bit_like_one_that_wa
             assert more == found
             explored = await backend.logged(model, EXPLORED, 0)
             assert len({group.trajectories[0].metadata["task"]["id"] for group in explored}) == len(explored) == 18
-    saved = (tmp_path / "tests" / name / "checkpoints" / "000006" for name in ("whole", "stopped"))
-    whole, stopped = (load_file(checkpoint / "adapter_model.safetensors") for checkpoint in saved)
-    assert all(torch.equal(whole[name], stopped[name]) for name in whole)
+    assert_same_adapter(tmp_path, "whole", "stopped")
 
 
 @pytest.mark.slow
@@ -114,22 +122,16 @@ async def test_the_judge_ranks_the_attempts_at_a_task_and_a_threshold_keeps_all_
     judge = Judge("stand-in", rubric=scenario.rubric)
     ranked = SMALL.model_copy(update={"reward": {"judge": 1.0}, "above": None, "iterations": 1, "attempts": 4})
     succeeded = SMALL.model_copy(update={"above": None, "iterations": 1, "attempts": 4})
-    chosen: dict[str, list[Trajectory]] = {}
-
-    class Keeping(EvolveObserver):
-        def chosen(self, iteration: Iteration, kept: BestMembers) -> None:
-            chosen[name] = kept.trajectories
-
-    async with LocalBackend(tmp_path) as backend:
-        for name, config in (("ranked", ranked), ("succeeded", succeeded)):
-            model = a_model(name)
-            await model.register(backend)
-            await evolve(model, scenario, judge=judge, config=config, train=TRAIN, observer=Keeping())
-    ids = [member.metadata["task"]["id"] for member in chosen["ranked"]]
+    seen = Mock(EvolveObserver)
+    for name, config in (("ranked", ranked), ("succeeded", succeeded)):
+        async with registered(tmp_path, name) as (model, _):
+            await evolve(model, scenario, judge=judge, config=config, train=TRAIN, observer=seen)
+    best, all_above = (call.args[1].trajectories for call in seen.chosen.call_args_list)
+    ids = [member.metadata["task"]["id"] for member in best]
     assert len(set(ids)) == len(ids) > 9  # one of a task; a task whose attempts are the same word for word has none
-    assert all(member.judgement is not None for member in chosen["ranked"])
-    assert chosen["succeeded"]
-    assert all(member.metrics["success"] for member in chosen["succeeded"])
+    assert all(member.judgement is not None for member in best)
+    assert all_above
+    assert all(member.metrics["success"] for member in all_above)
 
 
 @pytest.mark.slow
@@ -139,11 +141,9 @@ async def test_a_run_without_anyone_to_imitate_says_what_to_change_and_other_set
         with pytest.raises(LoopError, match="nothing to imitate") as error:
             await evolve(model, scenario, config=none, train=TRAIN)
         assert "--above" in error.value.remedy
-        for other in (SMALL, none.model_copy(update={"seed": 1})):
+        for other in ({"config": SMALL}, {"config": none.model_copy(update={"seed": 1})}, {"base": demonstrations(1)}):
             with pytest.raises(RunDirectoryError, match="was begun with"):
-                await evolve(model, scenario, config=other, train=TRAIN)
-        with pytest.raises(RunDirectoryError, match="was begun with"):
-            await evolve(model, scenario, config=none, train=TRAIN, base=demonstrations(1))
+                await evolve(model, scenario, train=TRAIN, **{"config": none} | other)
 
 
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(1, 12), st.integers(0, 3))
@@ -160,22 +160,12 @@ def test_every_epoch_is_a_pass_over_everyone_in_batches(count: int, epochs: int,
 
 
 def demonstrations(count: int) -> list[Trajectory]:
-    return [
-        Trajectory(
-            messages_and_choices=[
-                {"role": "user", "content": f"May I return order {number}?"},
-                {"role": "assistant", "content": "Yes, you may."},
-            ]
-        )
-        for number in range(count)
-    ]
+    said = [{"role": "user", "content": "May I return order {}?"}, {"role": "assistant", "content": "Yes, you may."}]
+    numbered = ([{**each, "content": each["content"].format(number)} for each in said] for number in range(count))
+    return [Trajectory(messages_and_choices=messages) for messages in numbered]
 
 
 CONFIG = SftConfig(learning_rate=1e-3, batch_size=2, epochs=2)
-
-
-def stop(result: TrainResult) -> None:
-    raise StopError
 
 
 @pytest.mark.slow
@@ -195,17 +185,7 @@ async def test_a_run_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(tmp
         assert [result.step for result in results] == [*range(1 + stops, 7)]
         assert rates == pytest.approx([1e-3 * rate for rate in (1 / 4, 1 / 2, 3 / 4, 1, 2 / 3, 1 / 3)])
         assert results[-1].metrics["loss"] < 12
-    saved = (tmp_path / "tests" / name / "checkpoints" / "000006" for name in ("whole", "stopped"))
-    whole, stopped = (load_file(checkpoint / "adapter_model.safetensors") for checkpoint in saved)
-    assert all(torch.equal(whole[name], stopped[name]) for name in whole)
-
-
-def member(reward: float | None, status: Literal["finished", "truncated", "failed"] = "finished") -> Trajectory:
-    return Trajectory(messages_and_choices=[{"role": "user", "content": "?"}], reward=reward, status=status)
-
-
-def group(*rewards: float | None) -> TrajectoryGroup:
-    return TrajectoryGroup([member(reward) for reward in rewards])
+    assert_same_adapter(tmp_path, "whole", "stopped")
 
 
 scores = st.none() | st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
@@ -213,7 +193,8 @@ scores = st.none() | st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
 
 @given(st.lists(st.lists(scores, max_size=6), max_size=5), st.integers(1, 4), scores)
 def test_everyone_is_chosen_or_counted_and_nobody_left_behind_scored_higher(rewards, best, above):
-    groups = [group(*row) for row in rewards]
+    said = [{"role": "user", "content": "?"}]
+    groups = [TrajectoryGroup(Trajectory(messages_and_choices=said, reward=each) for each in row) for row in rewards]
     chosen = choose_best_members(groups, best, above)
     expected: list[Trajectory] = []
     for each in groups:

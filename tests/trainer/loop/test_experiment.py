@@ -10,6 +10,7 @@ import pytest
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library import flattered_desk, returns_desk
 from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario, find_scenario
@@ -29,30 +30,14 @@ LOOP = LoopConfig(
 TRAIN = TrainConfig(learning_rate=1e-3, total_steps=3)
 
 
-def judge() -> Judge:
-    return Judge("stand-in")
-
-
-class Seen(Observer):
-    """Keeps whose the groups of each step were; may stop after one."""
-
-    def __init__(self, stop_after: int | None = None) -> None:
-        self.scenarios: list[list[str]] = []
-        self.reports: list[StepReport] = []
-        self._stop_after = stop_after
-
-    def stepped(self, report: StepReport) -> None:
-        self.reports.append(report)
-        self.scenarios.append(sorted(group.trajectories[0].metadata["scenario"] for group in report.groups))
-        if report.result.step == self._stop_after:
-            raise KeyError("stopped")
+JUDGE = Judge("stand-in")
 
 
 def test_a_judge_without_a_rubric_of_its_own_takes_that_of_each_scenario() -> None:
     other = Scenario("other", tasks=returns_desk.scenario.tasks("held_out")[:2], rubric="- calls A before B")
     plain = Scenario("plain", tasks=returns_desk.scenario.tasks("held_out")[:2])
     mixture = Mixture([returns_desk.scenario, other, plain])
-    judges = judges_of(mixture, judge())
+    judges = judges_of(mixture, JUDGE)
     assert judges["other"].rubric == Rubric.of("- calls A before B")
     assert judges["returns_desk"].rubric == Rubric.of(returns_desk.scenario.rubric)
     assert judges["plain"].rubric == Rubric.of(None)
@@ -121,7 +106,7 @@ def test_the_same_tasks_in_another_order_are_to_be_sorted(tmp_path, monkeypatch,
     monkeypatch.setattr(experiment, "MOST_TASKS", listed)
     tasks = [Task(user=name, reference=f"It is {name}.") for name in "abcdef"]
     scenarios = [Scenario("shop", tasks=each, held_out=0) for each in (tasks, tasks[::-1])]
-    error = refusal(tmp_path, *(describe_experiment(Mixture([each]), Judge("stand-in")) for each in scenarios))
+    error = refusal(tmp_path, *(describe_experiment(Mixture([each]), JUDGE) for each in scenarios))
     assert "the same in another order" in error.message
     assert not any(word in error.message for word in ("hash", "references"))
     assert "Sort" in error.remedy
@@ -162,10 +147,10 @@ def a_shop(folder: Path, text: str = SHOP, prices: str = PRICES, net: str = NET)
 
 def test_a_run_does_not_go_on_when_a_helper_of_its_tools_changed(tmp_path: Path) -> None:
     def changed(**other: str) -> list[str]:
-        described = describe_experiment(Mixture([a_shop(tmp_path, **other)]), Judge("stand-in"))
+        described = describe_experiment(Mixture([a_shop(tmp_path, **other)]), JUDGE)
         return differences(begun, described)
 
-    begun = describe_experiment(Mixture([a_shop(tmp_path)]), Judge("stand-in"))
+    begun = describe_experiment(Mixture([a_shop(tmp_path)]), JUDGE)
     assert changed() == changed(text=SHOP + "# a comment") == []
     assert changed(text=SHOP.replace("round(", "int(")) == ["scenarios: shop: code: 1 changed (shop.py)"]
     assert changed(prices=PRICES.replace("3", "4")) == ["scenarios: shop: code: 1 changed (shop_prices.py)"]
@@ -212,7 +197,7 @@ def test_drawn_tasks_are_told_apart_without_drawing_them_all(tmp_path: Path) -> 
 
     def described(end: int) -> dict[str, Any]:
         scenario = Scenario("sums", tasks=DrawnTasks(range(end), draw), held_out=DrawnTasks(range(end, end + 9), draw))
-        return describe_experiment(Mixture([scenario]), judge())
+        return describe_experiment(Mixture([scenario]), JUDGE)
 
     assert refusal(tmp_path, described(100_000), described(100_000)) is None
     assert "tasks 100000, not 100001" in refusal(tmp_path, described(100_000), described(100_001)).message
@@ -221,18 +206,26 @@ def test_drawn_tasks_are_told_apart_without_drawing_them_all(tmp_path: Path) -> 
 
 @pytest.mark.slow
 async def test_a_run_over_two_scenarios_tells_them_apart_and_goes_on_as_it_began(tmp_path: Path) -> None:
-    first, then = Seen(stop_after=2), Seen()
+    groups: list[TrajectoryGroup] = []
+    scenarios: list[list[str]] = []
+
+    class Stopping(Observer):
+        def stepped(self, report: StepReport) -> None:
+            groups.extend(report.groups)
+            scenarios.append(sorted(group.trajectories[0].metadata["scenario"] for group in report.groups))
+            if scenarios == [["returns_desk"] * 4, three]:
+                raise KeyError("stopped")
+
+    three, seen = ["flattered_desk", *["returns_desk"] * 3], Stopping()
     other = Mixture(MIXTURE.scenarios, {"returns_desk": 2, "flattered_desk": {1: 1}})
     async with registered(tmp_path, a_model("clerk", MIXTURE.name)) as (model, backend):
         with pytest.raises(KeyError):
-            await train_scenario(model, MIXTURE, judge(), LOOP, TRAIN, first)
+            await train_scenario(model, MIXTURE, JUDGE, LOOP, TRAIN, seen)
         with pytest.raises(RunDirectoryError, match="was begun with"):
-            await train_scenario(model, other, judge(), LOOP, TRAIN)
-        await train_scenario(model, MIXTURE, judge(), LOOP, TRAIN, then)
+            await train_scenario(model, other, JUDGE, LOOP, TRAIN)
+        await train_scenario(model, MIXTURE, JUDGE, LOOP, TRAIN, seen)
         held_out, train = backend.history(model, "held_out"), backend.history(model, "train")
-    three = ["flattered_desk", *["returns_desk"] * 3]
-    assert first.scenarios == [["returns_desk"] * 4, three]
-    assert then.scenarios == [three]
+    assert scenarios == [["returns_desk"] * 4, three, three]
     for row in held_out:
         assert row["trajectories"] == 8 if row["step"] in (0, 3) else 6
         both = [row["returns_desk/success"], row["flattered_desk/success"]]
@@ -242,11 +235,9 @@ async def test_a_run_over_two_scenarios_tells_them_apart_and_goes_on_as_it_began
     assert [row["step"] for row in held_out] == [0, 2, 3]
     assert "flattered_desk/reward" not in train[0]
     assert 0 <= train[2]["flattered_desk/reward"] <= 1
-    for group in (group for report in [*first.reports, *then.reports] for group in report.groups):
+    for group in groups:
         assert group.judgement is not None
-        names = {member.metadata["scenario"] for member in group}
-        assert len(names) == 1
+        (name,) = {member.metadata["scenario"] for member in group}
         for member in group:
-            (name,) = names
             if member.reward is not None:
                 assert member.metrics[f"{name}/reward"] == member.reward

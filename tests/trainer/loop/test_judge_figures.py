@@ -19,12 +19,11 @@ from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import JudgeChecks, LoopConfig, TrainConfig
 from gavel.trainer.loop.evaluation import BASE, BEST, judge_wins
 from gavel.trainer.loop.judge_alarms import WINDOW, JudgeAlarm, judge_alarms
 from gavel.trainer.loop.train_loop import Checks, make_checks, train_scenario
-from tests.trainer.conftest import a_model
+from tests.trainer.conftest import a_model, registered
 
 STEPS = 45
 Curve = Callable[[float], float]
@@ -102,11 +101,7 @@ INNOCENT = {
     "it does not learn": FLAT,
     "longer attempts where success rises": LONGER,
     "longer attempts with more turns": LONGER | UNKNOWN | {"turns": line(2, 6)},
-    "tied at full marks": {
-        "health/tie_rate": line(0.95),
-        "judge_score": line(0.96),
-        "success": line(0.96),
-    },
+    "tied at full marks": {"health/tie_rate": line(0.95), "judge_score": line(0.96), "success": line(0.96)},
     "a hand-written reward while success is slow": HAND | FLAT,
     "a hand-written reward that takes success with it": SETTLING
     | {"success": line(0.05, 0.8, until=0.25), "judge_score": line(0.42)},
@@ -137,16 +132,8 @@ def test_a_judge_that_changed_is_told_after_two_checks_in_a_row(alarm, name, fig
     assert raised(history) == ({} if first is None else {alarm: 5 * (first - 1) + 1})
 
 
-GOLDEN = [
-    {
-        "name": "sum",
-        "members": {
-            "right": [{"role": "assistant", "content": "Four. That is right."}],
-            "wrong": [{"role": "assistant", "content": "Five."}],
-        },
-        "order": [["right"], ["wrong"]],
-    }
-]
+RIGHT, WRONG = ([{"role": "assistant", "content": said}] for said in ("Four. That is right.", "Five."))
+GOLDEN = [{"name": "sum", "members": {"right": RIGHT, "wrong": WRONG}, "order": [["right"], ["wrong"]]}]
 
 
 class LengthJudge:
@@ -180,18 +167,14 @@ async def test_a_run_replays_golden_groups_and_anchors_every_n_steps_and_asks_th
     (tmp_path / "golden.json").write_text(json.dumps(GOLDEN))
     scenario = find_scenario("returns_desk")
     checks = JudgeChecks(every=2, golden=tmp_path / "golden.json", anchors=1, second_groups=1)
-    loop = LoopConfig(
-        steps=3, tasks_per_step=2, group_size=4, max_tokens=24, evaluate_every=9, final_tasks=1, checks=checks
-    )
-    model = a_model("checked")
+    small = {"tasks_per_step": 2, "group_size": 4, "max_tokens": 24, "evaluate_every": 9, "final_tasks": 1}
     judging = LengthJudge()
 
     async def run(steps: int) -> list[dict[str, Any]]:
-        async with LocalBackend(tmp_path / "runs") as backend:
-            await model.register(backend)
-            config = loop.model_copy(update={"steps": steps})
+        async with registered(tmp_path / "runs", "checked") as (model, backend):
+            loop = LoopConfig(steps=steps, checks=checks, **small)
             second = Judge(LengthJudge(-1))
-            await train_scenario(model, scenario, Judge(judging), config, TrainConfig(), second=second)
+            await train_scenario(model, scenario, Judge(judging), loop, TrainConfig(), second=second)
             return backend.history(model, "train")
 
     def having(rows: list[dict[str, Any]], has: Callable[[dict[str, Any]], bool]) -> list[int]:

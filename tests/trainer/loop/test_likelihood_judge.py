@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-import torch
 from transformers import AutoTokenizer
 
 from gavel.judge.judge import Judge
@@ -13,6 +12,7 @@ from gavel.scenarios.library.one_sentence import scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.loop.likelihood_judge import LikelihoodJudge, brevity
+from tests.trainer.conftest import full_logprobs
 from tests.trainer.policy.test_chat_formats import CHATML
 
 pytestmark = pytest.mark.slow
@@ -37,10 +37,7 @@ def plain(model: Any, tokenizer: Any, before: list[Any], said: str) -> float:
     """Mean log-prob of the reply and the end of its turn, by one forward pass."""
     start = tokenizer.apply_chat_template(before, add_generation_prompt=True, return_dict=False)
     rest = [*tokenizer.encode(said, add_special_tokens=False), tokenizer.eos_token_id]
-    ids = torch.tensor([[*start, *rest]])
-    with torch.inference_mode():
-        found = model(ids).logits[0, :-1].float().log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
-    return float(found[len(start) - 1 :].mean())
+    return float(full_logprobs(model, [*start, *rest])[len(start) - 1 :].mean())
 
 
 def test_log_probs_are_those_of_a_plain_pass_however_many_are_asked_for(likelihood, embedded_base, tokenizer):
@@ -58,7 +55,7 @@ def attempt(said: str | None) -> Trajectory:
     return Trajectory(messages_and_choices=messages)
 
 
-async def test_it_judges_groups_as_any_judge_does(likelihood: LikelihoodJudge) -> None:
+async def test_it_judges_groups_as_any_judge_does_where_the_rubric_has_its_rule(likelihood: LikelihoodJudge) -> None:
     register("likelihood-of-a-test", likelihood.reply)
     group = TrajectoryGroup([attempt(text) for text in (*TEXTS, None, "<¦ trajectory> ¦k3v score 1.")])
     judged = await Judge("likelihood-of-a-test", rubric=scenario.rubric, orders=2).score(group)
@@ -66,6 +63,9 @@ async def test_it_judges_groups_as_any_judge_does(likelihood: LikelihoodJudge) -
     explanation = judged.trajectories[0].judgement.explanation
     assert "6 words" in str(explanation)
     assert "log-prob" in str(explanation)
+    unruled = await Judge("likelihood-of-a-test", rubric="Be good.").score(group)
+    assert {trajectory.reward for trajectory in unruled} == {None}
+    assert "no rule of brevity" in str(unruled.judgement.reason)
 
 
 @pytest.mark.parametrize(("neutral", "raises"), [(scenario.tasks("train")[0].user, False), ("Hello.", True)])
@@ -76,14 +76,6 @@ async def test_a_reply_counts_by_how_much_its_question_raises_it(neutral, raises
     told = [str(member.judgement.explanation) for member in judged if member.judgement]
     nats = [float(text.rpartition("raises it by ")[2].split()[0]) for text in told]
     assert [abs(value) > 0.05 for value in nats] == [raises] * 2
-
-
-async def test_without_a_rule_of_brevity_nobody_has_a_score(likelihood: LikelihoodJudge) -> None:
-    register("likelihood-of-a-test", likelihood.reply)
-    group = TrajectoryGroup([attempt("One."), attempt("Another.")])
-    judged = await Judge("likelihood-of-a-test", rubric="Be good.").score(group)
-    assert [trajectory.reward for trajectory in judged] == [None, None]
-    assert "no rule of brevity" in str(judged.judgement.reason)
 
 
 @pytest.mark.parametrize(

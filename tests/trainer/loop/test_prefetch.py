@@ -18,8 +18,7 @@ from gavel.judge.judge import Judge
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library.returns_desk import scenario
-from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
+from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
@@ -33,74 +32,12 @@ from gavel.trainer.loop.train_loop import LoopError, Observer, StepReport, train
 from gavel.trainer.loop.watchdog import Watchdog, check_turn_limits, stall_seconds, with_turn_limit
 from gavel.trainer.model import TrainableModel
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import a_model, full_logprobs
-
-
-@given(
-    seed=st.integers(0, 2**32),
-    max_staleness=st.integers(0, 3),
-    per_step=st.integers(1, 4),
-    steps=st.integers(1, 8),
-    concurrency=st.integers(1, 20),
-)
-def test_whatever_the_delays_no_group_is_too_old_and_every_step_gets_its_groups(
-    seed, max_staleness, per_step, steps, concurrency
-):
-    chance = random.Random(seed)
-    live, running = 0, 0
-    started: list[int] = []
-
-    async def some_time() -> None:
-        for _ in range(chance.choice([0, 1, 3, 10, 60])):
-            await asyncio.sleep(0)
-
-    async def run() -> None:
-        nonlocal live, running
-        limiter = asyncio.Semaphore(concurrency)
-
-        async def make(slot: GroupSlot) -> TrajectoryGroup:
-            nonlocal running
-            started.append(slot.position)
-            running += 1
-            try:
-                async with limiter:
-                    slot.rollout_starts()
-                    version = live
-                    await some_time()
-            finally:
-                running -= 1
-            return TrajectoryGroup([Trajectory(policy_version=version)], metadata={"position": slot.position})
-
-        trained = []
-        plan = {"first": 0, "last": steps, "per_step": per_step, "max_staleness": max_staleness}
-        async with (
-            asyncio.timeout(HANG_SECONDS),
-            RolloutPrefetcher(make, watchdog=Watchdog(HANG_SECONDS), **plan) as prefetcher,
-        ):
-            prefetcher.advance(0)
-            for step in range(steps):
-                batch = await prefetcher.batch()
-                assert len(batch.groups) == per_step
-                for group in batch.groups:
-                    (trajectory,) = group
-                    assert 0 <= step - trajectory.policy_version <= max_staleness
-                trained += [group.metadata["position"] for group in batch.groups]
-                await some_time()
-                assert running <= (max_staleness + 1) * per_step
-                live = step + 1
-                prefetcher.advance(live)
-        assert len(set(trained)) == len(trained) == steps * per_step
-        assert sorted(started) == [*range(len(started))], "the plan is followed position by position"
-        if not max_staleness:
-            assert started == trained
-        assert not running
-
-    asyncio.run(run())
+from tests.trainer.conftest import a_group, a_model, full_logprobs, registered
 
 
 def filled_one_after_the_other(signals: list[bool], further: list[bool], bound: int) -> tuple[list[int], int, int]:
     """DAPO's loop in its plainest form: the numbers of the groups of a step, how many are further, and unfilled."""
-    groups, missing, refills = list(range(len(signals))), signals.count(False), 0
+    groups, missing, refills = list(range(len(signals))), signals.count(False) if bound else 0, 0
     while missing and refills < bound:
         groups.append(len(signals) + refills)
         missing -= further[refills]
@@ -110,68 +47,80 @@ def filled_one_after_the_other(signals: list[bool], further: list[bool], bound: 
 
 @given(
     seed=st.integers(0, 2**32),
-    signals=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=4),
+    signals=st.integers(1, 4).flatmap(lambda n: st.lists(st.tuples(*[st.booleans()] * n), min_size=1, max_size=8)),
     further=st.lists(st.booleans(), min_size=8, max_size=8),
-    bound=st.integers(1, 8),
-    max_staleness=st.integers(0, 2),
+    bound=st.integers(0, 8),
+    max_staleness=st.integers(0, 3),
+    concurrency=st.integers(1, 20),
 )
-def test_groups_without_a_signal_are_replaced_up_to_the_bound_whoever_is_ready_first(
-    seed, signals, further, bound, max_staleness
+def test_whatever_the_delays_no_group_is_too_old_and_those_without_a_signal_are_replaced_up_to_the_bound(
+    seed, signals, further, bound, max_staleness, concurrency
 ):
-    chance = random.Random(seed)
+    chance, per_step, live, running = random.Random(seed), len(signals[0]), 0, 0
+    started: list[int] = []
 
-    async def make(slot: GroupSlot) -> TrajectoryGroup:
-        slot.rollout_starts()
-        for _ in range(chance.choice([0, 1, 3, 10])):
+    async def some_time() -> None:
+        for _ in range(chance.choice([0, 1, 3, 10, 60])):
             await asyncio.sleep(0)
-        step, number = divmod(slot.position, 3)
-        signal = signals[step % len(signals)][number] if slot.refill is None else further[slot.refill]
-        return TrajectoryGroup(
-            [], metadata={"at": number if slot.refill is None else 3 + slot.refill, "signal": signal}
-        )
 
     async def run() -> None:
+        nonlocal live
+        limiter = asyncio.Semaphore(concurrency)
+
+        async def make(slot: GroupSlot) -> TrajectoryGroup:
+            nonlocal running
+            step, number = divmod(slot.position, per_step)
+            signal = signals[step % len(signals)][number]
+            if slot.refill is None:
+                started.append(slot.position)
+            else:
+                number, signal = per_step + slot.refill, further[slot.refill]
+            running += 1
+            try:
+                async with limiter:
+                    slot.rollout_starts()
+                    version = live
+                    await some_time()
+            finally:
+                running -= 1
+            found = {"id": (slot.position, slot.refill), "number": number, "signal": signal or not bound}
+            return TrajectoryGroup([Trajectory(policy_version=version)], metadata=found)
+
+        trained: list[Any] = []
+        plan = {"first": 0, "last": len(signals), "per_step": per_step, "max_staleness": max_staleness}
+        plan |= {"refills": bound, "has_signal": lambda group: group.metadata["signal"]}
         async with (
             asyncio.timeout(HANG_SECONDS),
-            RolloutPrefetcher(
-                make,
-                first=0,
-                last=len(signals),
-                per_step=3,
-                max_staleness=max_staleness,
-                watchdog=Watchdog(HANG_SECONDS),
-                refills=bound,
-                has_signal=lambda group: bool(group.metadata["signal"]),
-            ) as prefetcher,
+            RolloutPrefetcher(make, watchdog=Watchdog(HANG_SECONDS), **plan) as prefetcher,
         ):
             for step, own in enumerate(signals):
+                live = step
                 prefetcher.advance(step)
-                assert len(prefetcher.tallies) <= 3 * (max_staleness + 1)
+                assert len(prefetcher.tallies) <= (max_staleness + 1) * per_step
                 batch = await prefetcher.batch()
-                with_signal = sum(bool(group.metadata["signal"]) for group in batch.groups)
-                assert with_signal + batch.unfilled == 3
-                assert len(batch.groups) == with_signal + batch.refills + batch.unfilled
+                assert all(0 <= step - each.policy_version <= max_staleness for group in batch.groups for each in group)
+                with_signal = sum(group.metadata["signal"] for group in batch.groups)
+                assert with_signal + batch.unfilled == per_step
+                assert len(batch.groups) == per_step + batch.refills
                 assert batch.refills <= bound
                 if not max_staleness:
-                    found = [group.metadata["at"] for group in batch.groups], batch.refills, batch.unfilled
-                    assert found == filled_one_after_the_other(own, further, bound)
+                    found = [group.metadata["number"] for group in batch.groups], batch.refills, batch.unfilled
+                    assert found == filled_one_after_the_other([*own], further, bound)
+                trained += [tuple(group.metadata["id"]) for group in batch.groups]
+                await some_time()
+                assert running <= (max_staleness + 1) * per_step
+        assert len(set(trained)) == len(trained)
+        assert sorted(started) == [*range(len(started))], "the plan is followed position by position"
+        assert max_staleness or started == [position for position, refill in trained if refill is None]
+        assert not running
 
     asyncio.run(run())
 
 
-SMALL: dict[str, Any] = {
-    "tasks_per_step": 2,
-    "group_size": 4,
-    "max_tokens": 48,
-    "evaluate_every": 100,
-    "evaluation_tasks": 2,
-    "final_tasks": 2,
-}
+SMALL: dict[str, Any] = {"tasks_per_step": 2, "group_size": 4, "max_tokens": 48}
+SMALL |= {"evaluate_every": 100, "evaluation_tasks": 2, "final_tasks": 2}
 RATE = TrainConfig(learning_rate=1e-3)
-
-
-def rules(scenario: Scenario) -> Judge:
-    return Judge("stand-in", rubric=scenario.rubric)
+JUDGE = Judge("stand-in", rubric=scenario.rubric)
 
 
 @pytest.mark.slow
@@ -193,10 +142,10 @@ async def test_a_step_is_trained_while_the_next_ones_rollouts_and_judging_go_on(
             return await super().train(*given, **named)
 
     monkeypatch.setattr(Judge, "score", counted)
-    model, scenario = a_model(), find_scenario("returns_desk")
+    model = a_model()
     async with asyncio.timeout(HANG_SECONDS), Slow(tmp_path, versions=2) as backend:
         await model.register(backend)
-        await train_scenario(model, scenario, rules(scenario), LoopConfig(steps=3, max_staleness=1, **SMALL), RATE)
+        await train_scenario(model, scenario, JUDGE, LoopConfig(steps=3, max_staleness=1, **SMALL), RATE)
         rows = backend.history(model, "train")
         evaluated = [row["step"] for row in backend.history(model, "held_out")]
     assert [row["step"] for row in rows] == [1, 2, 3]
@@ -208,19 +157,11 @@ async def test_a_step_is_trained_while_the_next_ones_rollouts_and_judging_go_on(
 
 @pytest.mark.slow
 async def test_a_conversation_keeps_its_adapter_across_a_publication(tmp_path: Path, embedded_base) -> None:
-    model, scenario = a_model(), find_scenario("returns_desk")
     task = scenario.tasks("train")[0]
+    fixed = {"tools": scenario.toolbox.schemas, "temperature": 1.0, "seed": 3, "max_completion_tokens": 48}
 
     async def say(client: AsyncOpenAI, name: str, messages: list[Message]) -> Any:
-        reply = await client.chat.completions.create(
-            model=name,
-            messages=messages,
-            tools=scenario.toolbox.schemas,
-            temperature=1.0,
-            seed=3,
-            max_completion_tokens=48,
-        )
-        return reply.choices[0]
+        return (await client.chat.completions.create(model=name, messages=messages, **fixed)).choices[0]
 
     def gap(choice: Any) -> float:
         """Between the sampler and the base, which is the policy of step 0."""
@@ -229,18 +170,13 @@ async def test_a_conversation_keeps_its_adapter_across_a_publication(tmp_path: P
         return max(abs(one.logprob - other) for one, other in zip(choice.logprobs.content, expected, strict=True))
 
     async def learn() -> None:
-        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=32, seed=n) for n in range(4))
-        for number, trajectory in enumerate(group):
-            trajectory.reward = number / 3
+        group = await a_group(model, [0.0, 1 / 3, 2 / 3, 1.0])
         assert (await model.train([group], TrainConfig(learning_rate=2e-2))).trained
 
-    async with LocalBackend(tmp_path, versions=2) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, versions=2) as (model, _):
         client, began_with = model.openai_client(), model.get_inference_name()
-        messages: list[Message] = [
-            {"role": "system", "content": scenario.system},
-            {"role": "user", "content": task.user},
-        ]
+        messages: list[Message] = [{"role": "system", "content": scenario.system}]
+        messages.append({"role": "user", "content": task.user})
         first = await say(client, began_with, messages)
         messages.append(first.message.model_dump(exclude_none=True))
         (call,) = first.message.tool_calls
@@ -261,27 +197,22 @@ async def test_a_conversation_keeps_its_adapter_across_a_publication(tmp_path: P
 
 @pytest.mark.slow
 async def test_overlap_needs_a_backend_that_serves_the_earlier_adapters(tmp_path: Path) -> None:
-    model, scenario = a_model(), find_scenario("returns_desk")
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path) as (model, _):
         with pytest.raises(LoopError, match="needs 3 steps' adapters at once; the backend serves 1") as error:
-            await train_scenario(model, scenario, rules(scenario), LoopConfig(max_staleness=2), RATE)
+            await train_scenario(model, scenario, JUDGE, LoopConfig(max_staleness=2), RATE)
     assert "versions=3" in error.value.remedy
 
 
 @pytest.mark.slow
 async def test_an_engine_that_dies_ends_the_run_with_its_own_error(tmp_path: Path) -> None:
-    model, scenario = a_model(), find_scenario("returns_desk")
-
     class Deadly(Observer):
         def stepped(self, report: StepReport) -> None:
             backend._run(model)._engine.close()
 
-    async with asyncio.timeout(HANG_SECONDS), LocalBackend(tmp_path, versions=2) as backend:
-        await model.register(backend)
+    async with asyncio.timeout(HANG_SECONDS), registered(tmp_path, versions=2) as (model, backend):
         loop = LoopConfig(steps=9, max_staleness=1, **SMALL)
         with pytest.raises((EngineError, LoopError), match=r"the engine (has been|was) closed"):
-            await train_scenario(model, scenario, rules(scenario), loop, RATE, Deadly())
+            await train_scenario(model, scenario, JUDGE, loop, RATE, Deadly())
 
 
 def a_ledger(steps: int = 0, train_waits: Callable[[], Any] = lambda: asyncio.sleep(0)) -> Any:
@@ -307,7 +238,6 @@ def a_ledger(steps: int = 0, train_waits: Callable[[], Any] = lambda: asyncio.sl
 DESK = Scenario(
     name="desk", system="Answer.", tools=[], tasks=[Task(id=f"{n}", user=f"question {n}") for n in range(8)], held_out=0
 )
-Rollout = Callable[..., Any]
 
 
 async def answer(model: TrainableModel, scenario: Scenario, task: Task, *, seed: int, **_: Any) -> Trajectory:
@@ -318,7 +248,7 @@ async def answer(model: TrainableModel, scenario: Scenario, task: Task, *, seed:
 
 
 async def train_without_a_model(
-    monkeypatch: pytest.MonkeyPatch, ledger: Any, one_rollout: Rollout, judge: Judge | None = None, **loop: Any
+    monkeypatch: pytest.MonkeyPatch, ledger: Any, one_rollout: Any, judge: Judge | None = None, **loop: Any
 ) -> None:
     monkeypatch.setattr(group_maker, "rollout", one_rollout)
     model = a_model()
@@ -331,34 +261,28 @@ async def train_without_a_model(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("max_staleness", [0, 1])
-async def test_a_rollout_that_stands_still_ends_the_run_which_names_its_task(monkeypatch, max_staleness):
-    ended: list[str] = []
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        ("rollout", r"rollout: 2 of 2 rollouts of task \d for \d+ s, .*; judging: nothing"),
+        ("judge", r"rollout: nothing; judging: {groups} groups for \d+ s"),
+    ],
+)
+async def test_a_stage_that_stands_still_ends_the_run_which_names_it(monkeypatch, stage, told, max_staleness):
+    ended: list[None] = []
 
-    async def stuck(model: TrainableModel, scenario: Scenario, task: Task, **named: Any) -> Trajectory:
+    async def stuck(*given: Any, **named: Any) -> Any:
         try:
             await asyncio.Event().wait()
         finally:
-            ended.append(task.id)
-        raise AssertionError
+            ended.append(None)
 
-    with pytest.raises(
-        LoopError, match=r"rollout: 2 of 2 rollouts of task \d for \d+ s, .*; judging: nothing"
-    ) as error:
-        await train_without_a_model(
-            monkeypatch, a_ledger(), stuck, max_staleness=max_staleness, stall_seconds=1, concurrency=8
-        )
+    rolling, judge = (stuck, None) if stage == "rollout" else (answer, Judge(stuck))
+    loop = {"max_staleness": max_staleness, "stall_seconds": 1, "concurrency": 8}
+    with pytest.raises(LoopError, match=told.format(groups=2 * (max_staleness + 1))) as error:
+        await train_without_a_model(monkeypatch, a_ledger(), rolling, judge, **loop)
     assert "training: waiting for 2 more groups" in error.value.message
     assert len(ended) == 4 * (max_staleness + 1), "all were cancelled"
-
-
-@pytest.mark.slow
-async def test_a_judge_that_stands_still_ends_the_run_which_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def stuck(messages: list[Message], schema: dict[str, Any]) -> str:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    with pytest.raises(LoopError, match=r"rollout: nothing; judging: 4 groups for \d+ s"):
-        await train_without_a_model(monkeypatch, a_ledger(), answer, Judge(stuck), max_staleness=1, stall_seconds=1)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from copy import copy
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,11 +21,10 @@ from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.loop.evaluation import evaluate, measure
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
-from gavel.trainer.loop.train_loop import ALARMS, CUT, TIMES, LoopError, Observer, StepReport, train_scenario
+from gavel.trainer.loop.train_loop import ALARMS, CUT, TIMES, LoopError, Observer, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.trainer.conftest import registered
@@ -65,12 +65,15 @@ def fails(trajectory: Trajectory) -> float:
     raise LookupError("no such key")
 
 
+POOR = {"models": "stand-in", "rubric": scenario.rubric, "budget": Budget(max_tokens=6000), "concurrency": 1}
+
+
 @pytest.mark.parametrize(
     ("judge", "reward", "said"),
     [
-        (lambda: Judge(broken), {"judge": 1.0}, "the judge scored no group"),
-        (lambda: poor_judge(), {"judge": 1.0}, r"(?s)budget is used up.*Raise the budget.*resumes after the last"),
-        (lambda: None, {"hand": 1.0}, "no member of this step has a reward.*no such key"),
+        ({"models": broken}, {"judge": 1.0}, "the judge scored no group"),
+        (POOR, {"judge": 1.0}, r"(?s)budget is used up.*Raise the budget.*resumes after the last"),
+        (None, {"hand": 1.0}, "no member of this step has a reward.*no such key"),
     ],
 )
 async def test_an_outage_stops_the_run_with_the_reason_instead_of_training_on_what_is_left(
@@ -81,12 +84,8 @@ async def test_an_outage_stops_the_run_with_the_reason_instead_of_training_on_wh
     loop = short(tasks_per_step=4, group_size=4, max_tokens=24, reward=reward)
     async with registered(tmp_path, "outage") as (model, _):
         with pytest.raises(LoopError, match=said):
-            await train_scenario(model, failing, judge(), loop, TrainConfig())
+            await train_scenario(model, failing, judge and Judge(**judge), loop, TrainConfig())
         assert await model.get_step() == 0
-
-
-def poor_judge() -> Judge:
-    return Judge("stand-in", rubric=scenario.rubric, budget=Budget(max_tokens=6000), concurrency=1)
 
 
 async def test_rewards_are_the_judges_scores_and_another_reward_is_another_experiment(tmp_path: Path) -> None:
@@ -207,20 +206,17 @@ async def test_the_noise_of_the_first_steps_votes_is_settled_for_later_steps_and
         random = Random(messages[1]["content"])
         return json.dumps({label: random.random() for label in labels})
 
-    freedom: list[set[float | None]] = []
-
-    class Watching(Observer):
-        def stepped(self, report: StepReport) -> None:
-            members = [trajectory.judgement for group in report.groups for trajectory in group]
-            freedom.append({judgement.degrees_of_freedom for judgement in members if judgement})
-
+    seen = Mock(Observer)
     async with registered(tmp_path, "noise") as (model, backend):
-        await train_scenario(model, scenario, Judge(unsure), loop, TrainConfig(), Watching())
+        await train_scenario(model, scenario, Judge(unsure), loop, TrainConfig(), seen)
         longer = loop.model_copy(update={"steps": 3})
-        await train_scenario(model, scenario, Judge(unsure), longer, TrainConfig(), Watching())
+        await train_scenario(model, scenario, Judge(unsure), longer, TrainConfig(), seen)
         (prior,) = backend.history(model, "noise_prior")
     assert prior["variance"] > 0
-    (own,), *later = freedom
+    judgements = [
+        [member.judgement for group in call.args[0].groups for member in group] for call in seen.stepped.call_args_list
+    ]
+    (own,), *later = ({each.degrees_of_freedom for each in step if each} for step in judgements)
     assert own == pytest.approx(prior["df"] + _DOUBT)
     assert len(later) == 2
     assert all(each and each > own for (each,) in later)
@@ -238,26 +234,17 @@ async def test_an_alarm_is_told_and_stored_once_and_a_run_that_stops_at_it_goes_
 
     monkeypatch.setattr("gavel.trainer.loop.train_loop.judge_alarms", alarms)
 
-    class Noting(Observer):
-        def __init__(self) -> None:
-            self.told: list[tuple[int, JudgeAlarm]] = []
-
-        def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
-            self.told.append((step, alarm))
-
-    loop = short(steps=4, tasks_per_step=1, on_alarm="stop")
-    seen = Noting()
+    loop, seen = short(steps=4, tasks_per_step=1, on_alarm="stop"), Mock(Observer)
     async with registered(tmp_path, "alarmed") as (model, backend):
         with pytest.raises(LoopError, match=r"stopped after step 2: .*success does not") as caught:
             await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig(), seen)
         assert "same command" in caught.value.remedy
         assert await model.get_step() == 2
-    async with LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, "alarmed") as (model, backend):
         going_on = loop.model_copy(update={"on_alarm": "tell"})
         await train_scenario(model, scenario, Judge("constant"), going_on, TrainConfig(), seen)
         assert [(row["step"], row["alarm"]) for row in backend.history(model, ALARMS)] == [(2, "hacked")]
-    assert seen.told == [(2, JudgeAlarm.HACKED)]
+    seen.alarmed.assert_called_once_with(2, JudgeAlarm.HACKED)
     assert looked == [1, 2, 3, 4]
 
 

@@ -99,40 +99,24 @@ def test_means_are_over_the_trajectories_that_have_a_value():
         TrajectoryGroup([Trajectory(reward=math.nan, metrics={"turns": 3})]),
         TrajectoryGroup([Trajectory(reward=None, metrics={"turns": 4}, status="failed"), Trajectory(reward=0.0)]),
     ]
-    assert trajectory_means(groups) == {
-        "reward": 0.5,
-        "turns": 3.0,
-        "failed": 0.25,
-        "trajectories": 4.0,
-        "exceptions": 1.0,
-        "left_out/reward_not_finite": 1.0,
-    }
+    expected = {"reward": 0.5, "turns": 3.0, "failed": 0.25, "trajectories": 4.0, "exceptions": 1.0}
+    assert trajectory_means(groups) == expected | {"left_out/reward_not_finite": 1.0}
     assert trajectory_means([]) == {"trajectories": 0.0, "exceptions": 0.0}
     shaped = Trajectory(reward=1.0, judgement=Judgement(score=0.7), metrics={"judge_score": 9})
     means = trajectory_means([TrajectoryGroup([shaped, Trajectory(judgement=Judgement(reason="no vote"))])])
     assert (means["reward"], means["judge_score"], means["metric/judge_score"]) == (1.0, 0.7, 9.0)
 
 
-def judged(calls: int, cost: float | None) -> TrajectoryGroup:
-    told = GroupJudgement(
-        status="scored", calls=calls, cached_calls=1, prompt_tokens=10 * calls, completion_tokens=calls, cost_usd=cost
-    )
-    return TrajectoryGroup(judgement=told)
-
-
 def test_judging_is_added_up_over_the_groups():
-    opposed = [
-        TrajectoryGroup(judgement=GroupJudgement(status="scored", order_agreement=agreement))
-        for agreement in (-1.0, 0.0, 0.4, None)
-    ]
-    assert judge_totals(opposed)["judge/opposed_groups"] == 2
-    assert judge_totals([judged(2, 0.25), judged(3, 0.5), judged(0, None), TrajectoryGroup()]) == {
-        "judge/calls": 5,
-        "judge/cached_calls": 3,
-        "judge/prompt_tokens": 50,
-        "judge/completion_tokens": 5,
-        "judge/cost_usd": 0.75,
-    }
+    def totals(*judgements: dict[str, Any]) -> dict[str, float]:
+        told = (GroupJudgement(status="scored", **each) for each in judgements)
+        return judge_totals([*(TrajectoryGroup(judgement=each) for each in told), TrajectoryGroup()])
+
+    assert totals(*({"order_agreement": each} for each in (-1.0, 0.0, 0.4, None)))["judge/opposed_groups"] == 2
+    one = {"calls": 2, "cached_calls": 1, "prompt_tokens": 20, "completion_tokens": 2, "cost_usd": 0.25}
+    other = {"calls": 3, "cached_calls": 1, "prompt_tokens": 30, "completion_tokens": 3, "cost_usd": 0.5}
+    expected = {"judge/calls": 5, "judge/cached_calls": 3, "judge/prompt_tokens": 50, "judge/completion_tokens": 5}
+    assert totals(one, other, {"cached_calls": 1}) == expected | {"judge/cost_usd": 0.75}
 
 
 def test_sampled_tokens_are_those_whose_ids_are_known():
@@ -215,9 +199,6 @@ def test_hostile_texts_are_unicode_and_as_long_as_the_limit_and_groups_that_are_
     assert {len(each) for each in many} == {len(COLUMNS)}
 
 
-DESK = "desk"
-
-
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """trackio's own reader, over a directory of this module: it is read once, when trackio is imported."""
@@ -227,29 +208,28 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield importlib.import_module("trackio.sqlite_storage").SQLiteStorage
 
 
-def at_trackio(folder: Path, name: str) -> MetricsLog:
-    folder.mkdir(exist_ok=True)
-    return MetricsLog(folder / "metrics.jsonl", project=DESK, name=name, tracker="trackio")
-
-
 @pytest.mark.exports
 def test_trackio_has_metrics_tables_and_the_report_and_a_restart_goes_on(storage: Any, tmp_path: Path, capsys):
-    log = at_trackio(tmp_path / "run", "one")
-    log.log(1, "train", {"reward": 0.25, "note": "n"})
-    log.log_groups(1, "train", [TrajectoryGroup([whole(), hostile()])])
-    (tmp_path / "run" / "report.html").write_text("<!doctype html><p>the report")
-    log.close()
-    log = at_trackio(tmp_path / "run", "one")
-    log.log(2, "train", {"reward": 0.5})
-    log.close()
-    rows = storage.get_logs(DESK, "one")
+    @contextlib.contextmanager
+    def opened() -> Iterator[MetricsLog]:
+        path.parent.mkdir(exist_ok=True)
+        with contextlib.closing(MetricsLog(path, project="desk", name="one", tracker="trackio")) as log:
+            yield log
+
+    path = tmp_path / "run" / "metrics.jsonl"
+    with opened() as log:
+        log.log(1, "train", {"reward": 0.25, "note": "n"})
+        log.log_groups(1, "train", [TrajectoryGroup([whole(), hostile()])])
+        path.with_name("report.html").write_text("<!doctype html><p>the report")
+    with opened() as log:
+        log.log(2, "train", {"reward": 0.5})
+    rows = storage.get_logs("desk", "one")
     assert [row["train/reward"] for row in rows if "train/reward" in row] == [0.25, 0.5]
     (table,) = [row["train/groups"] for row in rows if "train/groups" in row]
     assert [row["status"] for row in table["_value"]] == ["finished", "failed"]
     assert any("report" in row for row in rows)
     assert capsys.readouterr().out == ""
-    shutil.rmtree(tmp_path / "run")  # a run directory made anew is another run
-    log = at_trackio(tmp_path / "run", "one")
-    log.log(1, "train", {"reward": 9})
-    log.close()
-    assert len({each["id"] for each in storage.get_run_records(DESK) if each["name"] == "one"}) == 2
+    shutil.rmtree(path.parent)  # a run directory made anew is another run
+    with opened() as log:
+        log.log(1, "train", {"reward": 9})
+    assert len({each["id"] for each in storage.get_run_records("desk") if each["name"] == "one"}) == 2

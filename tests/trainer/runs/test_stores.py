@@ -1,5 +1,6 @@
 """Checkpoints go to a store and come back whole, whatever is cut off, altered, busy or half there."""
 
+import contextlib
 import json
 import traceback
 from collections.abc import Generator
@@ -24,7 +25,7 @@ from gavel.trainer.runs.stores import (
     stored_steps,
 )
 from tests.fake_hub import FakeHub
-from tests.fake_server import Answer, Call, FakeServer
+from tests.fake_server import Answer, FakeServer
 
 KEY = "desk", "clerk"
 SECRET = "PLANTED/secret/of+the0tests"
@@ -59,11 +60,8 @@ def use_s3(monkeypatch: pytest.MonkeyPatch, url: str, secret: str = "b") -> None
 def s3() -> Generator[str]:
     server = ThreadedMotoServer(port=0)
     server.start()
-    host, port = server.get_host_and_port()
-    try:
-        yield f"http://{host}:{port}"
-    finally:
-        server.stop()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()
 
 
 @pytest.fixture(params=["folder", "s3", "hub"])
@@ -188,7 +186,7 @@ def test_what_is_not_there_is_told(store: Store, tmp_path: Path) -> None:
         pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
 
 
-def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path, monkeypatch, hub) -> None:
     for address, told in {
         "gs://bucket": "no store",
         "s3://": "no bucket",
@@ -202,21 +200,12 @@ def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path: Path, monkeypa
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="file cannot be used"):
         push_checkpoint(a_run(tmp_path, 1), 1, open_store(str(tmp_path / "file")), PLACE)
+    with pytest.raises(StorageError, match=r"hf://desk/nothing cannot be used: RepositoryNotFoundError"):
+        HubStore("hf://desk/nothing").names("desk/clerk/checkpoints/")
     use_s3(monkeypatch, "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(StorageError, match="AWS_ENDPOINT_URL_S3"):
         open_store("s3://bucket").names("")
-
-
-class Refusing(FakeServer):
-    """Gives one answer, in which it repeats a secret."""
-
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-        super().__init__()
-
-    def respond(self, call: Call) -> Answer:
-        return self.answer
 
 
 @pytest.mark.parametrize("address", ["s3://bucket", "hf://desk/adapters"])
@@ -227,15 +216,13 @@ def test_what_a_store_refuses_is_told_with_what_to_do_and_without_a_secret(addre
         said = f"<Error><Code>SignatureDoesNotMatch</Code><Message>{told}</Message></Error>"
         answer = Answer(said.encode(), 403, {"Content-Type": "application/xml"})
         remedy = "SignatureDoesNotMatch(?s:.*)AWS_SECRET_ACCESS_KEY"
-    refusing = Refusing(answer)
-    use_s3(monkeypatch, refusing.url, SECRET)
-    monkeypatch.setenv("HF_ENDPOINT", refusing.url)
-    monkeypatch.setenv("HF_TOKEN", SECRET)
-    try:
+    with contextlib.closing(FakeServer()) as refusing:
+        refusing.respond = lambda call: answer
+        use_s3(monkeypatch, refusing.url, SECRET)
+        monkeypatch.setenv("HF_ENDPOINT", refusing.url)
+        monkeypatch.setenv("HF_TOKEN", SECRET)
         with pytest.raises(StorageError, match=remedy) as caught:
             push_checkpoint(a_run(tmp_path, 1), 1, open_store(address), PLACE)
-    finally:
-        refusing.close()
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
@@ -245,8 +232,3 @@ def test_a_push_does_not_write_over_another_model_of_the_same_name(store: Store,
     with pytest.raises(StorageError, match=r"(?s)another run is at .*another base_model.*place of its own"):
         push_checkpoint(theirs, 2, open_store(store.address), PLACE)
     assert stored_steps(open_store(store.address), PLACE) == [1]
-
-
-def test_a_repository_that_is_not_there_is_told(hub: FakeHub) -> None:
-    with pytest.raises(StorageError, match=r"hf://desk/nothing cannot be used: RepositoryNotFoundError"):
-        HubStore("hf://desk/nothing").names("desk/clerk/checkpoints/")

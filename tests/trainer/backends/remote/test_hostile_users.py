@@ -21,11 +21,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.remote.wire import (
-    PROTOCOL,
-    PROTOCOL_HEADER,
-    RemoteError,
-)
+from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER, RemoteError
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from tests.backend_server import KEY, BackendServer

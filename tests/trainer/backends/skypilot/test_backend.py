@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import os
 import stat
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gavel.base.network import free_port
@@ -82,8 +82,9 @@ async def test_a_launch_of_the_sdk_is_trained_on_and_leaves_no_secret_anywhere(c
         record = ClusterRecord.find("mine")
         key = record.key.get_secret_value()
         assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
-        listed = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=True).stdout  # noqa: ASYNC221
-        environment = _environment_of(record)
+        running = {process: " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])}
+        (server, *_) = [each for each, line in running.items() if " backend " in line and str(record.port) in line]
+        environment = server.environ()
         assert (environment["HF_TOKEN"], environment["GAVEL_BACKEND_KEY"]) == (SECRET, key)
         shown = repr(model.backend)
     told = "\n".join(said)
@@ -94,19 +95,9 @@ async def test_a_launch_of_the_sdk_is_trained_on_and_leaves_no_secret_anywhere(c
     assert kept == state / "clusters" / "mine.json"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert not [file for file in files if SECRET.encode() in file.read_bytes()]
-    for text in (told, listed, cloud.log("mine"), shown, repr(record)):
+    for text in (told, *running.values(), cloud.log("mine"), shown, repr(record)):
         assert SECRET not in text
         assert key not in text
-
-
-def _environment_of(record: ClusterRecord) -> dict[str, str]:
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            line = (process / "cmdline").read_bytes().split(b"\0")
-            if b"backend" in line and str(record.port).encode() in line:
-                pairs = (process / "environ").read_text().split("\0")
-                return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    raise AssertionError("the server is not there")
 
 
 async def test_a_tunnel_that_breaks_is_dug_again(cloud: FakeCloud, tmp_path: Path) -> None:
