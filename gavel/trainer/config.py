@@ -238,9 +238,6 @@ class _Updates(Settings):
     """Gradients are clipped to this norm."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
-    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
-    """adamw_8bit: its state in 8 bits a number, by bitsandbytes (arXiv 2110.02861); a run keeps the one it began with.
-    """
     adam_betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     """AdamW's decay rates of the means of gradients and of their squares."""
     micro_batch_tokens: int | None = Field(default=None, ge=1)

@@ -218,9 +218,8 @@ class TrainingRun:
         return [[value.item() for value in part] for part in parts]
 
     def prepare(self, config: TrainConfig) -> None:
-        """Sets what divergences are from. Raises `ReferencePolicyError`, and `OptimizerError`."""
+        """Sets what divergences are from. Raises `ReferencePolicyError`."""
         with self._lock:
-            self._replicas.learner.check(config)
             self._refer(config)
 
     def train(self, groups: list[TrajectoryGroup], config: TrainConfig, extra: Mapping[str, float]) -> TrainResult:

@@ -18,13 +18,12 @@ import contextlib
 import copy
 import gc
 import hashlib
-import importlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from peft.tuners.lora import LoraLayer
@@ -127,42 +126,10 @@ def enable_dropout(model: Any, seed: str) -> Iterator[None]:
                 layer.eval()
 
 
-OptimizerName = Literal["adamw", "adamw_8bit"]
-
-
-class OptimizerError(GavelError):
-    """An optimizer cannot be used here, or not in the middle of a run."""
-
-
-def make_optimizer(name: OptimizerName, groups: Sequence[Sequence[torch.nn.Parameter]]) -> torch.optim.Optimizer:
-    """The optimizer of `name` over groups of parameters; rates and decays are set before every update.
-
-    Tensors of fewer than 4096 numbers, which 8 bits would hardly shrink, stay in single precision. Raises
-    `OptimizerError` without bitsandbytes.
-    """
-    parameters = [{"params": list(group)} for group in groups]
-    if name == "adamw":
-        return torch.optim.AdamW(parameters, lr=0.0, weight_decay=0.0)
-    try:
-        bitsandbytes: Any = importlib.import_module("bitsandbytes")
-    except ImportError as error:
-        raise OptimizerError(
-            f"optimizer='adamw_8bit' needs bitsandbytes, which cannot be imported: {error}",
-            "pip install bitsandbytes (the extra gpu brings it), or choose the optimizer adamw.",
-        ) from error
-    return bitsandbytes.optim.AdamW8bit(parameters, lr=0.0, weight_decay=0.0)
-
-
-def check_optimizer(asked: OptimizerName, current: OptimizerName, *, begun: bool) -> None:
-    """Raises `OptimizerError` where a run that has `begun` asks for another optimizer, or `asked` is not installed."""
-    if asked == current:
-        return
-    if begun:
-        raise OptimizerError(
-            f"the run was begun with the optimizer {current}, and its state does not fit {asked}",
-            f"Go on with optimizer={current!r} (supervised steps, too), or give the new run another name.",
-        )
-    make_optimizer(asked, [[torch.nn.Parameter(torch.zeros(1))]])
+def make_optimizer(parameters: Sequence[torch.nn.Parameter]) -> torch.optim.AdamW:
+    """AdamW over `parameters`, to which a value head adds a second group; rates, betas and decay are set before every
+    update."""
+    return torch.optim.AdamW(list(parameters), lr=0.0, weight_decay=0.0)
 
 
 def advised(error: RuntimeError, micro_batch: Sequence[TokenSequence], config: TrainConfig) -> Exception:
@@ -295,8 +262,7 @@ class Learner:
         """All processes of `world` must hold the same policy, and call the same methods with the same arguments."""
         self.policy = policy
         self.world = world or World()
-        self.optimizer_name: OptimizerName = "adamw"
-        self.optimizer = make_optimizer(self.optimizer_name, [policy.parameters()])
+        self.optimizer = make_optimizer(policy.parameters())
         self.value_head: torch.nn.Linear | None = None
         """Created when a loss first needs it; its weights are the optimizer's second parameter group."""
         self.reference: list[torch.Tensor] | None = None
@@ -311,8 +277,6 @@ class Learner:
         Raises `LearnerError`, with all state unchanged, when a gradient is not finite or memory runs out.
         """
         config = with_defaults(config, self.policy.device_kind)
-        self.check(config)
-        self._optimize_by(config.optimizer)
         step_metrics = StepMetrics()
         groups = [sequence.group for sequence in batch.sequences]
         epochs = (mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}") for epoch in range(config.epochs))
@@ -334,30 +298,19 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """The state that `restore` needs to continue exactly."""
         head = None if self.value_head is None else self.value_head.state_dict()
-        optimizer = {"optimizer": self.optimizer.state_dict(), "optimizer_name": self.optimizer_name}
-        return optimizer | {"value_head": head, "steps": self.steps}
-
-    def check(self, config: TrainConfig) -> None:
-        """Raises `OptimizerError` when a step by `config` cannot be made."""
-        check_optimizer(config.optimizer, self.optimizer_name, begun=bool(self.optimizer.state))
+        return {"optimizer": self.optimizer.state_dict(), "value_head": head, "steps": self.steps}
 
     def restore(self, state: dict[str, Any]) -> None:
         if state["value_head"] is not None:
             self._ensure_value_head().load_state_dict(state["value_head"])
-        self._optimize_by(state.get("optimizer_name", "adamw"))
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
 
     def restart(self) -> None:
         """Begins again with a new optimizer, without a value head, at the schedule's beginning."""
         self.value_head = None
-        self.optimizer = make_optimizer(self.optimizer_name, [self.policy.parameters()])
+        self.optimizer = make_optimizer(self.policy.parameters())
         self.steps = 0
-
-    def _optimize_by(self, name: OptimizerName) -> None:
-        if name != self.optimizer_name:
-            groups = [group["params"] for group in self.optimizer.param_groups]
-            self.optimizer, self.optimizer_name = make_optimizer(name, groups), name
 
     @contextlib.contextmanager
     def _roll_back_on_error(self, updates: int) -> Iterator[None]:
