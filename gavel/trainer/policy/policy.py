@@ -293,8 +293,7 @@ class Policy:
             elif load is not None:
                 base = load(base_model, self.dtype, device)
             elif sharded:
-                with no_progress_bar() if base_model in EMBEDDED else contextlib.nullcontext():
-                    base = load_sharded_base(source, config, self.dtype, device)
+                base = load_sharded_base(source, config, self.dtype, device)
             else:
                 if settings.quantization is None:
                     check_room(base_model, config, self.dtype, device)
