@@ -18,9 +18,10 @@ import sys
 import time
 from pathlib import Path
 
+from gavel.integrations._serving import listen_safely, serve
 from gavel.integrations.atropos.learner import AtroposLearner
 from gavel.integrations.atropos.queue import GroupQueue, TrainerRegistration
-from gavel.integrations.atropos.server import checked_listener, serve
+from gavel.integrations.atropos.server import create_app
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
@@ -74,7 +75,7 @@ async def _through_atropos(
     queue = GroupQueue(runs / "queues" / f"{model.name}.sqlite", space=backend.token_space(model))
     queue.register(registration, started=True)
     learner = AtroposLearner(model, backend, queue, _train_config(steps), steps, GROUPS * GROUP_SIZE, wait_seconds=600)
-    listener = checked_listener("127.0.0.1", 0, None)
+    listener = listen_safely("127.0.0.1", 0, None, "ATROPOS_KEY")
     address = asyncio.get_running_loop().create_future()
 
     async def environment() -> None:
@@ -108,11 +109,9 @@ async def _through_atropos(
     playing = asyncio.create_task(environment())
     try:
         await serve(
-            queue,
+            create_app(queue, key=None, most_bytes=1 << 28),
             listener,
             host="127.0.0.1",
-            key=None,
-            most_bytes=1 << 28,
             announce=address.set_result,
             work=learner.run(),
         )

@@ -35,7 +35,7 @@ from transformers import DynamicCache, PreTrainedTokenizerFast, Qwen3Config, Qwe
 from gavel.scenarios.environment import World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.library import booking_desk, returns_desk
-from gavel.scenarios.rollout import EpisodeTools, episode_tools
+from gavel.scenarios.rollout import EpisodeTools
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.scripted_agent import Call
 from gavel.scenarios.task import DrawnTasks, Task
@@ -165,12 +165,12 @@ class Writer:
 
     async def _one(self, task: Task, clerk: str, dice: random.Random) -> Demonstration:
         scenario, episode = self._course.scenario, Episode(task)
-        world = None
+        tools = EpisodeTools(scenario.toolbox, episode)
         if scenario.environment is not None:
-            world = World(scenario.environment, episode, scenario.call_seconds)
+            world = World(scenario.environment, episode)
             await world.reset()
-        async with episode_tools(scenario.toolbox, (), world, episode, scenario.call_seconds) as tools:
-            return await self._written(task, self._course.demonstrate(task, clerk, dice), tools)
+            tools.add_world(world, episode)
+        return await self._written(task, self._course.demonstrate(task, clerk, dice), tools)
 
     async def _written(self, task: Task, turns: Turns, tools: EpisodeTools) -> Demonstration:
         schemas: Any = tools.schemas

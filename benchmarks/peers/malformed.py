@@ -85,7 +85,7 @@ CASES: dict[str, Case] = {
     "revised_key": Case(
         "draft", lambda good, draft: Reply({"content": f'{_object(good)[:-1]}, "revised": {_object(draft)}}}'})
     ),
-    "reasoning_alone": Case("none", lambda good, draft: Reply({"content": None, "reasoning_content": draft})),
+    "reasoning_alone": Case("draft", lambda good, draft: Reply({"content": None, "reasoning_content": draft})),
     "reasoning_beside": Case("good", lambda good, draft: Reply({"content": good, "reasoning_content": draft})),
     "no_choices": Case("none", lambda good, draft: Reply({}, has_choices=False)),
     "error_body": Case("none", lambda good, draft: Reply({}, error={"message": "overloaded", "code": 529})),

@@ -140,13 +140,10 @@ must return at once and raise nothing."""
 class Grammar:
     """The required form of a reply: JSON of a schema, or a tool call."""
 
-    schema: str = "{}"
+    schema: str
     """A JSON schema, as JSON."""
     opening: tuple[int, ...] = ()
     """The tokens that open a tool call; none where the reply may call none."""
-    call: str = ""
-    """Replaces the other fields for a reply that is the rest of a tool call: a grammar in llguidance's dialect of
-    Lark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +163,6 @@ class SamplingRequest:
     """Sampling from another distribution than the policy's; None = from the policy's."""
     grammar: Grammar | None = None
     """None: the reply may be anything."""
-    top_logprobs: int = 0
-    """Likeliest tokens to tell beside each sampled one."""
     on_tokens: OnTokens | None = field(default=None, compare=False)
     """Hears all tokens of the reply, in order and before the future is done."""
 
@@ -182,8 +177,6 @@ class Sampled:
     """One for each of `token_ids`, in nats."""
     finish_reason: Literal["stop", "length"]
     adapter_version: int
-    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
-    """For each token the likeliest ones with their log-probs, if they were asked for."""
     redrawn: int = 0
     """Tokens that are not as the policy drew them, since they would not have fitted the grammar."""
 

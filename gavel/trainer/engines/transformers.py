@@ -98,8 +98,6 @@ class Draw:
 
     token: int
     logprob: float
-    likeliest: list[tuple[int, float]] | None = None
-    """The most likely tokens of its distribution with their log-probs; None if not requested."""
     again: bool = False
     """True if the policy first drew a token that the grammar forbids."""
 
@@ -118,9 +116,9 @@ def draw_tokens(logits: torch.Tensor, rows: Sequence["RunningReply"]) -> list[Dr
     draws = [Draw(*each) for each in zip(chosen.tolist(), chosen_logprobs, strict=True)]
     found: list[Draw | GrammarError] = [*draws]
     for at, row in enumerate(rows):
-        if row.constraint is not None or row.request.top_logprobs:
+        if row.constraint is not None and not row.constraint.take(draws[at].token):
             try:
-                found[at] = _finish_draw(row, draws[at], logits[at], logprobs[at])
+                found[at] = _draw_again(row, row.constraint, logits[at], logprobs[at])
             except GrammarError as error:
                 found[at] = error
     return found
@@ -140,22 +138,17 @@ def _choose(
     return torch.where(temperatures > 0, chosen, logits.argmax(-1)) if (temperatures == 0).any() else chosen
 
 
-def _finish_draw(row: "RunningReply", drawn: Draw, logits: torch.Tensor, logprobs: torch.Tensor) -> Draw:
-    """The token, or another among those that fit; with the likeliest ones beside it. Raises `GrammarError`."""
-    temperature, rules = row.request.temperature, row.constraint
-    if rules is not None and not rules.take(drawn.token):
-        forbidden = ~torch.from_numpy(rules.allowed()).to(logits.device)
-        masked = logprobs.masked_fill(forbidden, -torch.inf)
-        if not masked.max() > -torch.inf:  # the tail that was cut off held all of them
-            masked = (logits / (temperature or 1.0)).masked_fill(forbidden, -torch.inf)
-        logprobs = torch.log_softmax(masked, -1)
-        again = _choose(logprobs[None], logprobs[None], logits.new_tensor([temperature]), [row], _ANOTHER)
-        drawn = Draw(int(again), float(logprobs[again]), again=True)
-        rules.take(drawn.token)
-    if row.request.top_logprobs:
-        values, tokens = logprobs.topk(min(row.request.top_logprobs, len(logprobs)))
-        pairs = zip(tokens.tolist(), values.tolist(), strict=True)
-        drawn.likeliest = [(token, value) for token, value in pairs if value > -torch.inf]
+def _draw_again(row: "RunningReply", rules: Constraint, logits: torch.Tensor, logprobs: torch.Tensor) -> Draw:
+    """A token among those that fit. Raises `GrammarError`."""
+    temperature = row.request.temperature
+    forbidden = ~torch.from_numpy(rules.allowed()).to(logits.device)
+    masked = logprobs.masked_fill(forbidden, -torch.inf)
+    if not masked.max() > -torch.inf:  # the tail that was cut off held all of them
+        masked = (logits / (temperature or 1.0)).masked_fill(forbidden, -torch.inf)
+    logprobs = torch.log_softmax(masked, -1)
+    again = _choose(logprobs[None], logprobs[None], logits.new_tensor([temperature]), [row], _ANOTHER)
+    drawn = Draw(int(again), float(logprobs[again]), again=True)
+    rules.take(drawn.token)
     return drawn
 
 
@@ -172,18 +165,15 @@ class RunningReply:
     slot: int = -1
     token_ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
-    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
     redrawn: int = 0
 
     def extend(self, drawn: Draw) -> None:
         self.token_ids.append(drawn.token)
         self.logprobs.append(drawn.logprob)
         self.redrawn += drawn.again
-        top = [] if drawn.likeliest is None else [drawn.likeliest]
-        self.top_logprobs += top
         if self.request.on_tokens is not None:
             version = self.adapter.version
-            self.request.on_tokens(Sampled([drawn.token], [drawn.logprob], "stop", version, top, int(drawn.again)))
+            self.request.on_tokens(Sampled([drawn.token], [drawn.logprob], "stop", version, int(drawn.again)))
 
     def sampled(self, max_context: int) -> Sampled | None:
         """The reply; None while it goes on, and while its prompt is not fully computed."""
@@ -194,7 +184,7 @@ class RunningReply:
         if not stopped and len(self.token_ids) < room:
             return None
         reason = "stop" if stopped else "length"
-        return Sampled(self.token_ids, self.logprobs, reason, self.adapter.version, self.top_logprobs, self.redrawn)
+        return Sampled(self.token_ids, self.logprobs, reason, self.adapter.version, self.redrawn)
 
 
 logger = logging.getLogger(__name__)

@@ -83,17 +83,14 @@ class _ServedAdapter:
     """Requests in flight."""
 
 
-def _sampled(choices: Sequence[Mapping[str, Any]], version: int, top: int) -> Sampled:
-    """What the choices of one reply add up to, with `top` likeliest tokens beside each; whatever ended it."""
+def _sampled(choices: Sequence[Mapping[str, Any]], version: int) -> Sampled:
+    """What the choices of one reply add up to, whatever ended it."""
     reasons: list[Any] = ["no finish_reason", *filter(None, (choice["finish_reason"] for choice in choices))]
     found = Sampled([], [], reasons[-1], version)
     for choice in choices:
         if choice["token_ids"]:
             found.token_ids.extend(choice["token_ids"])
             found.logprobs.extend(choice["logprobs"]["token_logprobs"])
-            for told in (choice["logprobs"].get("top_logprobs") or []) if top else []:
-                pairs = [(int(name.removeprefix("token_id:")), value) for name, value in told.items()]
-                found.top_logprobs.append(sorted(pairs, key=lambda pair: -pair[1])[:top])
     return found
 
 
@@ -302,7 +299,7 @@ class VllmEngine(Engine):
             if constraint is not None and not all(map(constraint.take, piece.token_ids)):
                 raise _Misfit
 
-        room, top, redrawn = self._max_context - len(request.prompt_ids), request.top_logprobs, False
+        room, redrawn = self._max_context - len(request.prompt_ids), False
         body: dict[str, Any] = {
             **_PLAIN,
             "prompt": list(request.prompt_ids),
@@ -310,19 +307,16 @@ class VllmEngine(Engine):
             "temperature": request.temperature,
             "seed": request.seed % _SEEDS,
             "stop_token_ids": sorted(request.stop_ids),
-            "logprobs": top,
-            "return_tokens_as_token_ids": top > 0,
             **(request.shaping.asked() if request.shaping else {}),
         }
         async with self._turn(request.adapter_version) as adapter:
             try:
                 hear = request.on_tokens if constraint is None else must_fit
-                sampled = await self._complete(adapter, body, top, hear)
+                sampled = await self._complete(adapter, body, hear)
             except _Misfit:
                 assert request.grammar is not None
-                call, schema = request.grammar.call, request.grammar.schema
-                body["structured_outputs"] = {"grammar": call} if call else {"json": json.loads(schema)}
-                sampled, redrawn = await self._complete(adapter, body, top, request.on_tokens), True
+                body["structured_outputs"] = {"json": json.loads(request.grammar.schema)}
+                sampled, redrawn = await self._complete(adapter, body, request.on_tokens), True
         if sampled.finish_reason not in ("stop", "length"):
             if await self._dies_soon():
                 raise self._lost(f"it ended a request early: {sampled.finish_reason}")
@@ -340,14 +334,12 @@ class VllmEngine(Engine):
         entries = answer.json()["choices"][0]["prompt_logprobs"][1:]
         return [entry[str(token)]["logprob"] for entry, token in zip(entries, token_ids[1:], strict=True)]
 
-    async def _complete(
-        self, adapter: _ServedAdapter, body: dict[str, Any], top: int, on_tokens: OnTokens | None
-    ) -> Sampled:
+    async def _complete(self, adapter: _ServedAdapter, body: dict[str, Any], on_tokens: OnTokens | None) -> Sampled:
         """A reply, of which `on_tokens` hears the tokens as they come; whatever ended it."""
         body = body | {"model": adapter.name}
         if on_tokens is None:
             answer = await self._call("POST", _COMPLETIONS, body)
-            return _sampled(answer.json()["choices"][:1], adapter.version, top)
+            return _sampled(answer.json()["choices"][:1], adapter.version)
         choices: list[dict[str, Any]] = []
         try:
             async with self._client.stream("POST", _COMPLETIONS, json=body | {"stream": True}) as response:
@@ -363,10 +355,10 @@ class VllmEngine(Engine):
                     for choice in event["choices"]:
                         choices.append(choice)
                         if choice["token_ids"]:
-                            on_tokens(_sampled([choice], adapter.version, top))
+                            on_tokens(_sampled([choice], adapter.version))
         except httpx.HTTPError as error:
             raise self._lost(f"{type(error).__name__} {error}") from error
-        return _sampled(choices, adapter.version, top)
+        return _sampled(choices, adapter.version)
 
     @contextlib.asynccontextmanager
     async def _turn(self, version: int | None) -> AsyncIterator[_ServedAdapter]:

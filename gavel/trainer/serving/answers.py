@@ -74,7 +74,7 @@ class Closing(Exception):
 
 
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
-ANSWERED = (BadRequest, EngineError, ClientGone, Closing, *_UNREADABLE)
+ANSWERED = (BadRequest, EngineError, ClientGone, Closing, ExceptionGroup, *_UNREADABLE)
 """Exceptions of a request that `error_answer` turns into a reply."""
 
 
@@ -97,6 +97,8 @@ def error_answer(error: BaseException) -> tuple[int, dict[str, Any]]:
             return 400, error_body(f"{told}\nThe log of the endpoint has the place.", "invalid_request")
         case ClientGone():
             return CLIENT_GONE, error_body("the client closed the connection", "client_gone")
+        case ExceptionGroup():  # of turns of one request
+            return error_answer(error.exceptions[0])
         case Closing():
             return 503, error_body("the endpoint is closing", "closing", "server_error")
         case _:

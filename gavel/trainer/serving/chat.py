@@ -12,18 +12,16 @@ import asyncio
 import functools
 import itertools
 import json
-import logging
 import re
 import secrets
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from renderers import Renderer
 
+from gavel.base.errors import run_all
 from gavel.llm.types import Message
-from gavel.trainer.engines.grammar import GrammarError, json_rule
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
 from gavel.trainer.policy.chat_format import ChatFormatError
 from gavel.trainer.policy.policy import Policy
@@ -42,11 +40,9 @@ from gavel.trainer.serving.chat_request import ChatRequest, check_characters, re
 from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
 from gavel.trainer.serving.turn_sampling import OnTurn, StopCheck, sample_turn
 
-_T = TypeVar("_T")
 _ASKED: list[Any] = [{"role": "user", "content": "?"}]
 _NAMES = ("alpha", "7_beta")
 _ARGUMENTS = ("{}", '{"gamma": 2}')
-_OBJECT = {"type": "object"}
 
 
 def call_opening(renderer: Renderer, tools: list[Message], name: str | None) -> list[int]:
@@ -58,44 +54,9 @@ def call_opening(renderer: Renderer, tools: list[Message], name: str | None) -> 
     return [token for token, _ in shared]
 
 
-def call_rest(
-    renderer: Renderer, tools: list[Message], name: str | None, decode: Callable[[Sequence[int]], str]
-) -> tuple[list[int], str]:
-    """The opening of `call_opening`, and a grammar in Lark of the rest of the call; "" for a format whose calls are not
-    a name and JSON between texts that never change."""
-    opening = call_opening(renderer, tools, name)
-    shown = _NAMES[0] if name is None else name
-    stops = set(renderer.get_stop_token_ids())
-    turn = list(
-        itertools.takewhile(lambda token: token not in stops, _call_turn(renderer, tools, shown, _ARGUMENTS[1]))
-    )
-    text = decode(turn)
-    before, named, rest = text.partition(shown)
-    between, argued, after = rest.partition(_ARGUMENTS[1])
-    if not (opening and named and argued) or shown in rest:
-        return opening, ""
-    while len(decode(opening)) > len(before + named + between):  # an opening that goes on into the arguments
-        opening = opening[:-1]
-    opened = decode(opening)
-    if not text.startswith(opened):
-        return opening, ""
-    functions = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
-    end = " ".join(_pieces(turn, len(before + named + between + argued), decode)) if after else ""
-    calls = [
-        f"{json.dumps((before + each['name'] + between)[len(opened) :])} a{number} {end}"
-        for number, each in enumerate(functions)
-        if (before + each["name"]).startswith(opened) or opened.startswith(before + each["name"])
-    ]
-    arguments = [
-        f"a{number}: %json {json_rule({**_OBJECT, **(each.get('parameters') or {})})}"
-        for number, each in enumerate(functions)
-    ]
-    return opening, "\n".join([f"start: {' | '.join(calls)}", *arguments])
-
-
 def force_call(chat: Chat) -> Chat:
-    """The same behind the tokens that open a call, which goes on by a grammar. Raises `BadRequest`."""
-    opening, rule = call_rest(chat.form.renderer, chat.asked.offered or [], chat.asked.call, chat.decode)
+    """The same behind the tokens that open a call. Raises `BadRequest`."""
+    opening = call_opening(chat.form.renderer, chat.asked.offered or [], chat.asked.call)
     if not opening:
         raise BadRequest(
             "the policy called no tool, and its chat format has no beginning by which it could be made to",
@@ -103,8 +64,7 @@ def force_call(chat: Chat) -> Chat:
         )
     prompt_ids = [*chat.prompt.token_ids, *opening]
     rest = max(1, chat.request.max_tokens - len(opening))
-    grammar = Grammar(call=rule) if rule else None
-    request = replace(chat.request, prompt_ids=prompt_ids, max_tokens=rest, grammar=grammar)
+    request = replace(chat.request, prompt_ids=prompt_ids, max_tokens=rest, grammar=None)
     return replace(chat, prompt=Prompt(prompt_ids, chat.prompt.continues), request=request, opening=tuple(opening))
 
 
@@ -120,21 +80,6 @@ def _call_turn(renderer: Renderer, tools: list[Message], name: str, arguments: s
     opening = list(renderer.render_ids(_ASKED, tools=schemas, add_generation_prompt=True))
     whole = list(renderer.render_ids([*_ASKED, call], tools=schemas))
     return whole[len(opening) :] if whole[: len(opening)] == opening else []
-
-
-def _pieces(turn: Sequence[int], start: int, decode: Callable[[Sequence[int]], str]) -> list[str]:
-    """The text of a turn from a character on, as a grammar names it: marks of the format are tokens of their own."""
-    pieces: list[str] = []
-    at = 0
-    for token in turn:
-        text = decode([token])
-        shown = text[max(0, start - at) :]
-        at += len(text)
-        if shown == text and len(text) > 2 and text[0] == "<" and text[-1] == ">":
-            pieces.append(f"<[{token}]>")
-        elif shown:
-            pieces.append(json.dumps(shown))
-    return pieces
 
 
 _MAY_CLOSE_A_CALL = re.compile(r"[>}\]|]")
@@ -167,8 +112,6 @@ def without_stop(reply: Message, stop: Sequence[str]) -> Message:
     shown = {name: reply[name] for name in ("content", "reasoning_content") if name in reply}
     return reply | {name: min((text.partition(each)[0] for each in stop), key=len) for name, text in shown.items()}
 
-
-logger = logging.getLogger(__name__)
 
 _FORMATS = 64
 """Renderers that are kept, for arguments of the chat template that requests give."""
@@ -231,26 +174,26 @@ class ChatCompletions:
             news.put_nowait((index, turn, chat))
 
         choices = [ChoiceChunks(opened, index) for index in range(opened.asked.n)]
-        held: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        """Chunks of choices whose predecessors have not begun: clients expect choices to begin in order."""
         head: dict[str, Any] = {}
         going, tokens = len(choices), 0
-        sampling = asyncio.create_task(_run_all(map(sample, range(len(choices)))))
+        sampling = asyncio.create_task(run_all(map(sample, range(len(choices)))))
         sampling.add_done_callback(lambda _: news.put_nowait(None))
         try:
             while (told := await news.get()) is not None:
                 index, turn, chat = told
-                head = head or head_object(self._name(turn), "chat.completion.chunk")
+                if not head:
+                    head = head_object(self._name(turn), "chat.completion.chunk")
+                    for each in choices:  # clients expect choices to begin in order
+                        yield head | {"choices": [each.opening(turn)]}
                 if chat is None:
-                    held[index] += choices[index].more(turn)
+                    choice = choices[index].more(turn)
                 else:
                     going, tokens = going - 1, tokens + len(turn.token_ids)
                     reply = self._reply(chat, turn)
-                    held[index] += choices[index].rest(reply, turn, chat)
+                    choice = choices[index].rest(reply, turn, chat)
                     self._remember(chat, reply, turn)
-                for ready, _ in itertools.takewhile(lambda each: each[1].opened, enumerate(choices)):
-                    for choice in held.pop(ready, ()):
-                        yield head | {"choices": [choice]}
+                if choice is not None:
+                    yield head | {"choices": [choice]}
             await sampling
             if opened.asked.stream_options.include_usage:
                 yield head | {"choices": [], "usage": usage_object(opened.prompt, tokens)}
@@ -261,12 +204,11 @@ class ChatCompletions:
             sampling.cancel()
 
     async def complete_text(self, body: Mapping[str, Any], prompts: Sequence[list[int]]) -> list[dict[str, Any]]:
-        """Chat choices, and the `tokens` of each, that continue prompts as they are; `body` says how they are sampled.
+        """Chat choices that continue prompts as they are; `body` says how they are sampled.
 
         `n` choices for each prompt, in order. Raises as `complete` does.
         """
-        likeliest = body.get("logprobs") or None
-        shown = {"compact_logprobs": True, "logprobs": None, "return_token_ids": True, "top_logprobs": likeliest}
+        shown = {"compact_logprobs": True, "logprobs": None, "return_token_ids": True}
         opened: list[Chat] = []
         for prompt_ids in prompts:
             messages = [{"role": "user", "content": self._decode(prompt_ids)}]
@@ -283,16 +225,8 @@ class ChatCompletions:
             choice = choice_object(chat, len(choices), reply, turn)
             if capture := current_capture.get():
                 capture.add(chat.asked.messages, None, choice)
-            choices.append(choice | {"tokens": self._shown_tokens(turn)})
+            choices.append(choice)
         return choices
-
-    def _shown_tokens(self, turn: Sampled) -> list[tuple[str, dict[str, float]]]:
-        """The text of each token, and the log-probs of those that are likeliest in its place."""
-        likeliest = turn.top_logprobs or [[] for _ in turn.token_ids]
-        return [
-            (self._decode([token]), {self._decode([each]): value for each, value in pairs})
-            for token, pairs in zip(turn.token_ids, likeliest, strict=True)
-        ]
 
     def _open(self, body: Mapping[str, Any], prompt: Prompt | None = None) -> Chat:
         """`prompt`: in place of the rendered messages."""
@@ -323,7 +257,6 @@ class ChatCompletions:
             adapter_version=version,
             shaping=asked.shaping,
             grammar=None if asked.response_format is None else self._grammar(asked.response_format, asked, form),
-            top_logprobs=asked.top_logprobs,
         )
         return Chat(asked, form, prompt, request, self._decode)
 
@@ -355,7 +288,7 @@ class ChatCompletions:
     async def _turns(self, chats: Sequence[Chat]) -> list[tuple[Chat, Sampled]]:
         """The turns of requests, `n` for each, and what was asked for them; sampled concurrently."""
         try:
-            return await _run_all(self._turn(chat, index) for chat in chats for index in range(chat.asked.n))
+            return await run_all(self._turn(chat, index) for chat in chats for index in range(chat.asked.n))
         except asyncio.CancelledError:
             _count_abandoned(sum(chat.asked.n for chat in chats))
             raise
@@ -371,12 +304,7 @@ class ChatCompletions:
         if calls and all(chat.asked.call in (None, call.name) for call in calls):
             return chat, turn
         forced = force_call(chat)
-        try:
-            return forced, await self._sampled(forced)
-        except GrammarError as error:
-            logger.info("a tool call is forced without a grammar: %s", error)
-            freely = replace(forced, request=replace(forced.request, grammar=None))
-            return freely, await self._sampled(freely)
+        return forced, await self._sampled(forced)
 
     async def _sampled(self, chat: Chat, heard: OnTurn | None = None) -> Sampled:
         try:
@@ -426,16 +354,6 @@ class ChatCompletions:
     def _format_with(self, arguments: str) -> ChatFormat:
         renderer = self.policy.rendering_by(json.loads(arguments))
         return self._own_format if renderer is self._own_format.renderer else ChatFormat(renderer, arguments)
-
-
-async def _run_all(works: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Runs all concurrently; the first error ends them, and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 def _characters(content: Any) -> int:

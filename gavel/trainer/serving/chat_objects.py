@@ -64,17 +64,22 @@ class ChoiceChunks:
         self._shown: dict[str, str] = dict.fromkeys(_FIELDS, "")
         self._parsed = self._told = 0
         """Tokens at the last look, and those that were shown."""
-        self.opened = False
 
-    def more(self, turn: Sampled) -> list[dict[str, Any]]:
-        """The chunks of what is new in a turn that is still being sampled."""
-        found = [] if self.opened else [self._opening(turn)]
+    def opening(self, turn: Sampled) -> dict[str, Any]:
+        """The first chunk, which says what is known before a token."""
+        empty = Sampled([], [], "stop", turn.adapter_version)
+        choice = choice_object(self._chat, self._index, {}, empty)
+        known = {name: value for name, value in choice.items() if name not in _OF_THE_WHOLE}
+        return known | {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+
+    def more(self, turn: Sampled) -> dict[str, Any] | None:
+        """The chunk of what is new in a turn that is still being sampled; None where that is too little."""
         if len(turn.token_ids) < self._parsed + 1 + self._parsed // 64:  # parsing takes a turn's length each time
-            return found
+            return None
         self._parsed = len(turn.token_ids)
         parsed = self._chat.parse(turn.token_ids)
         if parsed.tool_calls:
-            return [*found, self._chunk({}, turn)]
+            return self._chunk({}, turn)
         content = parsed.content
         reasoning = (parsed.reasoning_content or "").lstrip()  # as most parsers do once it is complete
         safe = {"content": self._certain(content), "reasoning_content": self._certain(reasoning)}
@@ -84,13 +89,12 @@ class ChoiceChunks:
         for name, text in safe.items():
             if text.startswith(shown := self._shown[name]) and text != shown:
                 delta[name], self._shown[name] = text[len(shown) :], text
-        return [*found, self._chunk(delta, turn)]
+        return self._chunk(delta, turn)
 
-    def rest(self, reply: Message, turn: Sampled, chat: Chat) -> list[dict[str, Any]]:
-        """The last chunks, of the turn as it was asked for in the end. Text that was shown stays as shown, in `reply`
+    def rest(self, reply: Message, turn: Sampled, chat: Chat) -> dict[str, Any]:
+        """The last chunk, of the turn as it was asked for in the end. Text that was shown stays as shown, in `reply`
         too, even if the final parse differs."""
         self._chat = chat
-        found = [] if self.opened else [self._opening(turn)]
         delta: dict[str, Any] = {}
         for name in _FIELDS:
             whole, shown = reply.get(name) or "", self._shown[name]
@@ -105,14 +109,7 @@ class ChoiceChunks:
             delta["tool_calls"] = [{"index": at} | call for at, call in enumerate(calls)]
         choice = choice_object(chat, self._index, reply, turn)
         del choice["message"], choice["logprobs"]
-        return [*found, choice | self._chunk(delta, turn) | {"finish_reason": choice["finish_reason"]}]
-
-    def _opening(self, turn: Sampled) -> dict[str, Any]:
-        self.opened = True
-        empty = Sampled([], [], "stop", turn.adapter_version)
-        choice = choice_object(self._chat, self._index, {}, empty)
-        known = {name: value for name, value in choice.items() if name not in _OF_THE_WHOLE}
-        return known | {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        return choice | self._chunk(delta, turn) | {"finish_reason": choice["finish_reason"]}
 
     def _chunk(self, delta: dict[str, Any], turn: Sampled) -> dict[str, Any]:
         told, self._told = self._told, len(turn.token_ids)
@@ -138,23 +135,20 @@ class ChoiceChunks:
         return text
 
 
-def append_calls(
-    content: str, calls: Sequence[ParsedToolCall], token_ids: Sequence[int], decode: Decode, *, alone: bool = True
+def with_calls(
+    parsed: ParsedResponse, calls: Sequence[ParsedToolCall], token_ids: Sequence[int], decode: Decode
 ) -> str:
-    """`content` and behind it `calls`, with the space between them that was sampled.
+    """The content and behind it `calls`, as they were sampled where the turn has no others.
 
-    `token_ids`: of the turn, without the token that ended it. `alone`: no call of the turn could be read, so that what
-    follows the last one is text, too.
+    `token_ids`: of the turn, without the token that ended it.
     """
-    whole, text, at = decode(token_ids), "", 0
-    for part in (content, *(_sampled(call, token_ids, decode) for call in calls)):
-        if not part:
-            continue
-        start = whole.find(part, at)
-        between = whole[at:start] if start >= 0 else "\n"
-        text += (between if not between.strip() else "\n") + part if text else part
-        at, alone = (start + len(part), alone) if start >= 0 else (at, False)
-    return text + whole[at:] if alone else text
+    parts = [part for part in (parsed.content, *(_sampled(call, token_ids, decode) for call in calls)) if part]
+    if len(calls) == len(parsed.tool_calls) and parts:
+        whole, thought = decode(token_ids), parsed.reasoning_content or ""
+        start = whole.find(parts[0], max(0, whole.find(thought)) + len(thought))
+        if start >= 0:
+            return whole[start:]
+    return "\n".join(parts)
 
 
 def _sampled(call: ParsedToolCall, token_ids: Sequence[int], decode: Decode) -> str:
@@ -183,7 +177,7 @@ def reply_message(parsed: ParsedResponse, token_ids: Sequence[int], decode: Deco
     agent to see, and so does any where no `tools` may be called."""
     calls = [call for call in parsed.tool_calls if tools and is_call(call)]
     unread = [call for call in parsed.tool_calls if not (tools and is_call(call))]
-    content = append_calls(parsed.content, unread, token_ids, decode, alone=not calls) if unread else parsed.content
+    content = with_calls(parsed, unread, token_ids, decode) if unread else parsed.content
     reply: Message = {"role": "assistant", "content": content}
     if parsed.reasoning_content:
         reply["reasoning_content"] = parsed.reasoning_content
@@ -218,7 +212,7 @@ def choice_object(chat: Chat, index: int, reply: Message, sampled: Sampled) -> d
         choice["sample_id"] = chat.sample_id
     shaped_by = sorted(shaping.asked()) if shaping else []
     if sampled.redrawn:
-        shaped_by.append("tool_choice" if chat.opening else "response_format")
+        shaped_by.append("response_format")
     if sampled.adapter_version == BASE:
         shaped_by.append("model")
     if chat.opening:
@@ -240,12 +234,8 @@ def choice_object(chat: Chat, index: int, reply: Message, sampled: Sampled) -> d
 
 def logprobs_object(sampled: Sampled, decode: Decode, start: int = 0) -> dict[str, Any]:
     """The log-probs of its tokens from `start` on."""
-    shown: list[dict[str, Any]] = []
-    for at in range(start, len(sampled.token_ids)):
-        likeliest = sampled.top_logprobs[at] if sampled.top_logprobs else ()
-        top = [_token(*pair, decode) for pair in likeliest]
-        shown.append(_token(sampled.token_ids[at], sampled.logprobs[at], decode) | {"top_logprobs": top})
-    return {"content": shown}
+    pairs = zip(sampled.token_ids[start:], sampled.logprobs[start:], strict=True)
+    return {"content": [_token(*pair, decode) for pair in pairs]}
 
 
 def usage_object(prompt: Prompt, completion_tokens: int) -> dict[str, int]:
@@ -264,4 +254,5 @@ def head_object(model: str, kind: str) -> dict[str, Any]:
 def _token(token_id: int, logprob: float, decode: Decode) -> dict[str, Any]:
     text = decode([token_id])
     # Part of a character decodes to the sign for what is none, whose bytes are not the token's.
-    return {"token": text, "logprob": logprob, "bytes": None if _HALF in text else list(text.encode())}
+    shown = None if _HALF in text else list(text.encode())
+    return {"token": text, "logprob": logprob, "bytes": shown, "top_logprobs": []}

@@ -238,8 +238,7 @@ class ChatRequest(Given):
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
     logprobs: bool = True
-    top_logprobs: Annotated[_Whole, Field(ge=0, le=20)] = 0
-    """Likeliest tokens to show beside each sampled one."""
+    top_logprobs: Off = None
     compact_logprobs: bool = False
     """Log-probs as a plain list."""
     return_token_ids: bool = True
@@ -251,8 +250,6 @@ class ChatRequest(Given):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs come with logprobs alone: set logprobs=True")
         names = [tool["function"]["name"] for tool in self.tools or ()]
         match self.tool_choice:
             case "auto" | "none":

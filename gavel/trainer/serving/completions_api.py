@@ -43,6 +43,7 @@ class _TextRequest(_Request):
         "prompt": "Give a text or a list of texts; token ids are not taken.",
         "messages": "Ask /v1/chat/completions.",
         "tools": "Ask /v1/chat/completions.",
+        "logprobs": "Ask for logprobs=1: the sampled token's.",
     }
     prompt: Annotated[
         list[_Text],
@@ -51,7 +52,7 @@ class _TextRequest(_Request):
     ]
     stream: bool = False
     stream_options: Any = None
-    logprobs: int | None = None
+    logprobs: Literal[0, 1] | None = None
     best_of: Literal[1] = 1
     echo: Off = None
     suffix: Off = None
@@ -89,13 +90,24 @@ def routes(chat: ChatCompletions) -> list[Route]:
 
     async def completion(asked: _TextRequest) -> Message:
         prompts = [chat.policy.encode(text) for text in asked.prompt]
-        chosen = await chat.complete_text({**asked.sampling, "logprobs": asked.logprobs}, prompts)
+        chosen = await chat.complete_text(asked.sampling, prompts)
         read, said = sum(map(len, prompts)), sum(len(choice["token_ids"]) for choice in chosen)
         return head_object(asked.sampling["model"], "text_completion") | {
             "id": f"cmpl-{uuid.uuid4().hex}",
-            "choices": [_choice(index, choice, asked.logprobs) for index, choice in enumerate(chosen)],
+            "choices": [shown(asked, index, choice) for index, choice in enumerate(chosen)],
             "usage": {"prompt_tokens": read, "completion_tokens": said, "total_tokens": read + said},
         }
+
+    def shown(asked: _TextRequest, index: int, choice: Message) -> Message:
+        """A chat choice as one of a text completion."""
+        logprobs = None
+        if asked.logprobs is not None:
+            tokens = [chat.policy.decode([token]) for token in choice["token_ids"]]
+            offsets = list(itertools.accumulate(map(len, tokens), initial=0))[: len(tokens)]
+            logprobs = {"tokens": tokens, "token_logprobs": choice["token_logprobs"], "text_offset": offsets}
+            logprobs["top_logprobs"] = None
+        kept = {name: value for name, value in choice.items() if name != "message"}
+        return kept | {"index": index, "text": choice["message"]["content"], "logprobs": logprobs}
 
     async def generate(request: Request) -> Response:
         body = await object_of(request)
@@ -124,18 +136,3 @@ def routes(chat: ChatCompletions) -> list[Route]:
         Route("/generate", generate, methods=["POST"]),
         Route("/health", health),
     ]
-
-
-def _choice(index: int, choice: Message, likeliest: int | None) -> Message:
-    """A chat choice as one of a text completion."""
-    logprobs = None
-    if likeliest is not None:
-        tokens = [text for text, _ in choice["tokens"]]
-        logprobs = {
-            "tokens": tokens,
-            "token_logprobs": choice["token_logprobs"],
-            "top_logprobs": [top for _, top in choice["tokens"]] if likeliest else None,
-            "text_offset": list(itertools.accumulate(map(len, tokens[:-1]), initial=0)) if tokens else [],
-        }
-    kept = {name: value for name, value in choice.items() if name not in ("message", "tokens")}
-    return kept | {"index": index, "text": choice["message"]["content"], "logprobs": logprobs}

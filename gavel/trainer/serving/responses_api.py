@@ -91,7 +91,6 @@ class _ResponsesRequest(Given):
     }
     remedies: ClassVar = {
         "tools": "Offer function tools alone.",
-        "top_logprobs": "Log-probs are not served here: ask /v1/chat/completions for them.",
         "truncation": "Nothing is cut: leave truncation out.",
     }
 
@@ -105,7 +104,6 @@ class _ResponsesRequest(Given):
     text: _TextSettings = _TextSettings()
     tool_choice: str | dict[str, Any] | None = None
     tools: list[_Tool] | None = None
-    top_logprobs: Off = None
     truncation: Literal["disabled"] | None = None
 
 
@@ -144,35 +142,30 @@ def input_items(body: Message, name: str = "input", role: str = "user") -> list[
 def chat_messages(items: Sequence[Message]) -> list[Message]:
     """The messages of input items; what one reply consists of becomes one assistant message. Raises `BadRequest`."""
     messages: list[Message] = []
-    reply: Message | None = None
-    """The assistant message that the next item may still belong to."""
     for item in read(_Input, {"input": items}).input:
         match item:
             case _FunctionOutput():
-                reply = None
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
-                continue
             case _Said(role="user" | "system" | "developer"):
-                reply = None
                 messages.append({"role": item.role, "content": item.content})
-                continue
-            case _Said():
-                follows = reply is not None and not reply["content"] and "tool_calls" not in reply
-            case _:
-                follows = reply is not None and isinstance(item, _FunctionCall)
-        if reply is None or not follows:
-            reply = {"role": "assistant", "content": ""}
-            messages.append(reply)
-        match item:
             case _Reasoning():
-                reply["reasoning_content"] = item.content or item.summary or ""
+                messages.append(_reply() | {"reasoning_content": item.content or item.summary or ""})
+            case _Said():
+                reply = messages[-1] if messages else {}
+                if reply.get("role") != "assistant" or reply["content"] or "tool_calls" in reply:
+                    messages.append(reply := _reply())
+                reply["content"] = item.content
             case _FunctionCall():
+                if not messages or messages[-1]["role"] != "assistant":
+                    messages.append(_reply())
                 function = {"name": item.name, "arguments": item.arguments}
                 call = {"id": item.call_id, "type": "function", "function": function}
-                reply.setdefault("tool_calls", []).append(call)
-            case _Said():
-                reply["content"] = item.content
+                messages[-1].setdefault("tool_calls", []).append(call)
     return messages
+
+
+def _reply() -> Message:
+    return {"role": "assistant", "content": ""}
 
 
 _ECHOED = {

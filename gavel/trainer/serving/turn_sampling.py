@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 
 from gavel.trainer.engines.protocol import Engine, EngineError, Sampled, SamplingRequest
@@ -24,7 +23,7 @@ async def sample_turn(
 ) -> Sampled:
     """The turn, which ends by any of `ends`. Raises what the engine raises; cancelling it ends the sampling."""
     if not ends and heard is None:
-        return _finite(await (await _submitted(engine, request)))
+        return _finite(await asyncio.wrap_future(engine.submit(request)))
     loop = asyncio.get_running_loop()
     news: asyncio.Queue[Sampled | None] = asyncio.Queue()
 
@@ -32,7 +31,7 @@ async def sample_turn(
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the turn
             loop.call_soon_threadsafe(news.put_nowait, piece)
 
-    future = await _submitted(engine, replace(request, on_tokens=on_tokens))
+    future = asyncio.wrap_future(engine.submit(replace(request, on_tokens=on_tokens)))
     future.add_done_callback(lambda _: news.put_nowait(None))
     turn = Sampled([], [], "stop", 0)
 
@@ -43,7 +42,6 @@ async def sample_turn(
         for at in range(len(piece.token_ids)):
             turn.token_ids.append(piece.token_ids[at])
             turn.logprobs.append(piece.logprobs[at])
-            turn.top_logprobs.extend(piece.top_logprobs[at : at + 1])
             if any(end(turn.token_ids) for end in ends):
                 return True
         return False
@@ -55,28 +53,10 @@ async def sample_turn(
             if heard is not None and news.empty():
                 heard(turn)
         whole, told = _finite(future.result()), len(turn.token_ids)
-        rest = (whole.token_ids[told:], whole.logprobs[told:])
-        unheard = replace(whole, token_ids=rest[0], logprobs=rest[1], top_logprobs=whole.top_logprobs[told:])
+        unheard = replace(whole, token_ids=whole.token_ids[told:], logprobs=whole.logprobs[told:])
         return turn if ends_with(unheard) else whole
     finally:
         future.cancel()  # no effect on one that is done
-
-
-async def _submitted(engine: Engine, request: SamplingRequest) -> "asyncio.Future[Sampled]":
-    if request.grammar is None:
-        return asyncio.wrap_future(engine.submit(request))
-    submitting = asyncio.ensure_future(asyncio.to_thread(engine.submit, request))  # which compiles the grammar
-    try:
-        return asyncio.wrap_future(await asyncio.shield(submitting))
-    except asyncio.CancelledError:
-        submitting.add_done_callback(_drop)
-        raise
-
-
-def _drop(submitting: "asyncio.Task[Future[Sampled]]") -> None:
-    """Cancels what was submitted, if it was: a loop that ends cancels the submitting too."""
-    if not submitting.cancelled() and submitting.exception() is None:
-        submitting.result().cancel()
 
 
 def _finite(sampled: Sampled) -> Sampled:

@@ -254,10 +254,9 @@ def decode_pieces(token_ids: Sequence[int]) -> str:
 
 @pytest.mark.parametrize(("token", "expected"), [(0, list(b"caf")), (1, None), (2, None), (3, list("🦜".encode()))])
 def test_the_bytes_of_a_part_of_a_character_are_null_rather_than_wrong(token: int, expected: list[int] | None) -> None:
-    sampled = Sampled([token], [-0.5], "stop", 0, top_logprobs=[[(token, -0.5), (0, -2.0)]])
+    sampled = Sampled([token], [-0.5], "stop", 0)
     (shown,) = logprobs_object(sampled, decode_pieces)["content"]
     assert shown["bytes"] == expected
-    assert [each["bytes"] for each in shown["top_logprobs"]] == [expected, list(b"caf")]
 
 
 @pytest.mark.parametrize(
@@ -277,6 +276,13 @@ def test_a_call_that_no_client_could_read_stays_in_the_text(name: Any, arguments
     assert is_call(call) == readable
     reply = reply_message(ParsedResponse(content="Well.", tool_calls=[call]), [], decode_pieces)
     assert (reply["content"], "tool_calls" in reply) == (("Well.", True) if readable else ("Well.\n<as said>", False))
+
+
+def test_text_that_the_thought_has_too_begins_behind_the_thought() -> None:
+    call = ParsedToolCall(raw="<call", name=None, arguments=None)
+    parsed = ParsedResponse(content="Well.", reasoning_content="Well.", tool_calls=[call])
+    reply = reply_message(parsed, [], lambda _: "<think>Well.</think>Well. <call")
+    assert (reply["content"], reply["reasoning_content"]) == ("Well. <call", "Well.")
 
 
 def test_reasoning_that_is_said_otherwise_is_a_change_and_that_is_left_out_is_none():

@@ -1,10 +1,7 @@
 """What carries a turn: a socket, a client of the same process, and an engine that is being asked."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +9,11 @@ from openai import APIConnectionError, APITimeoutError, BadRequestError
 from openai.types.chat.chat_completion import ChatCompletion
 
 from gavel.llm.failures import openai_httpx
-from gavel.trainer.engines.protocol import Grammar, Sampled, SamplingRequest
 from gavel.trainer.serving.answers import EndpointError
 from gavel.trainer.serving.capture import KEY_PREFIX
 from gavel.trainer.serving.in_process import InProcessClient, no_longer_serve
 from gavel.trainer.serving.listener import listen
 from gavel.trainer.serving.openai_server import EndpointServer
-from gavel.trainer.serving.turn_sampling import sample_turn
 from tests.limits import HANG_SECONDS
 from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, serving, until
 
@@ -137,21 +132,3 @@ def test_what_cannot_be_listened_on_is_refused_with_a_remedy():
         with pytest.raises(EndpointError, match="cannot listen on") as caught:
             listen(host, port)
         assert remedy in caught.value.remedy
-
-
-async def test_a_client_that_leaves_while_a_grammar_is_compiled_ends_its_turn_once_it_is_submitted() -> None:
-    began, go_on, sampling = threading.Event(), threading.Event(), Future[Sampled]()
-
-    def submit(request: SamplingRequest) -> "Future[Sampled]":
-        began.set()
-        go_on.wait()
-        return sampling
-
-    request: Any = SamplingRequest([1], frozenset({2}), 4, 1.0, 0, grammar=Grammar())
-    turn = asyncio.create_task(sample_turn(SimpleNamespace(submit=submit), request))
-    await asyncio.to_thread(began.wait)
-    turn.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await turn
-    go_on.set()
-    await until(sampling.cancelled)

@@ -111,17 +111,6 @@ async def test_what_shapes_the_sampling_works_and_is_named(client, setting):
     assert choice.shaped_by == [setting]
 
 
-@pytest.mark.parametrize("top", [0, 20])
-async def test_log_probs_are_shown_as_asked(client, top):
-    choice = await choose(client, logprobs=True, top_logprobs=top)
-    assert len(choice.logprobs.content) == len(choice.token_ids)
-    for token in choice.logprobs.content:
-        assert token.logprob <= 1e-6
-        assert len(token.top_logprobs) == top
-        values = [each.logprob for each in token.top_logprobs]
-        assert values == sorted(values, reverse=True)
-
-
 @pytest.mark.parametrize("tools", ["auto", "required", "refund"])
 async def test_a_tool_is_called_as_asked(client, tools):
     asked = {"type": "function", "function": {"name": tools}} if tools in NAMES else tools

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, Literal
 
@@ -20,16 +19,11 @@ from gavel.trainer.config import TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import Turn, turn_of
 from gavel.trainer.data.training_batch import make_batch, mismatches
-from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
-from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.openai_server import EndpointServer
-from tests.trainer.conftest import OPENING as RETURN
-from tests.trainer.conftest import TOOLS as RETURN_TOOLS
-from tests.trainer.conftest import WholeModel, attempt, full_logprobs
+from tests.trainer.conftest import attempt, full_logprobs
 from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, client_of
 
 pytestmark = pytest.mark.slow
@@ -261,29 +255,3 @@ async def test_a_schema_that_cannot_be_kept_is_a_400_that_says_what(server, sche
     with pytest.raises(BadRequestError, match="no grammar can be made") as error:
         await under_a_format(server, response_format=form, stream=stream)
     assert error.value.code == "invalid_json_schema"
-
-
-@pytest.fixture
-def weak(policy) -> Iterator[ChatCompletions]:
-    model = load_base(EMBEDDED_POLICY, torch.float32, "cpu")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(0.05)
-    grammars = Grammars(policy.tokenizer, policy.vocabulary)
-    engine = TransformersEngine(model, slots=4, max_context=1024, grammars=grammars)
-    engine.publish(WholeModel(model), 0)
-    yield ChatCompletions(engine, policy, model="clerk")
-    engine.close()
-
-
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "refund"}}])
-async def test_however_weak_the_policy_a_forced_call_can_be_read_and_is_marked(weak, choice):
-    order = {"order_id": {"type": "string", "enum": ["12", "7"]}}
-    parameters = {"type": "object", "properties": order, "required": ["order_id"], "additionalProperties": False}
-    brief = [{**tool, "function": {**tool["function"], "parameters": parameters}} for tool in RETURN_TOOLS]
-    body = {"model": "clerk", "messages": RETURN, "tools": brief, "tool_choice": choice, "max_tokens": 200, "n": 3}
-    for made in (await weak.complete(body | {"seed": 1}))["choices"]:
-        (call,) = made["message"]["tool_calls"]
-        assert call["function"]["name"] in (["look_up_order", "refund"] if choice == "required" else ["refund"])
-        assert json.loads(call["function"]["arguments"]).keys() == {"order_id"}
-        assert (made["shaped_by"], made["discarded_attempts"]) == (["tool_choice"], 1)

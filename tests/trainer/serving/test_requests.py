@@ -51,6 +51,7 @@ REFUSED = {
         ({"stop": ["\ud800"]}, "surrogate"),
         *(({"logit_bias": bias}, "logit_bias") for bias in ({"cat": 5}, {"-1": 5}, {"5": 101})),
         ({"top_p": 1.5}, "top_p"),
+        ({"top_logprobs": 5}, "top_logprobs"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"model": None}, "model"),
         ({"wombat": "x" * 10_000}, "wombat"),
