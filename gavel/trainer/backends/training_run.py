@@ -208,7 +208,7 @@ class TrainingRun:
 
     @property
     def token_space(self) -> TokenSpace:
-        return ServedTokens(self.policy, self._engine.max_context)
+        return ServedTokens(self.policy.vocabulary, self._engine.max_context, self.policy.decode)
 
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """The learner's, of the trained tokens of each sequence."""

@@ -35,7 +35,7 @@ from gavel.trainer.data.packing import assign_to_ranks, micro_batches, unique_to
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.distributed import World
-from gavel.trainer.learner.logprobs import trained_scores, trained_values
+from gavel.trainer.learner.logprobs import trained_logprobs, trained_scores, trained_values
 from gavel.trainer.learner.losses import (
     TokenLosses,
     TokenScores,
@@ -190,23 +190,22 @@ class StepMetrics:
 
     @torch.no_grad()
     def add(self, scores: TokenScores, outcome: TokenLosses, entropies: torch.Tensor) -> None:
+        drift, correction = (scores.logprobs - scores.sampler).abs(), outcome.correction
         sums = {
             "logprob": scores.logprobs,
             "entropy": entropies,
-            "logprob_drift": (scores.logprobs - scores.sampler).abs(),
-            "logprob_outliers": (scores.logprobs - scores.sampler).abs() > _OUTLIER,
+            "logprob_drift": drift,
+            "logprob_outliers": drift > _OUTLIER,
             "clip_fraction_low": outcome.clipped_low,
             "clip_fraction_high": outcome.clipped_high,
+            "kl": outcome.divergence,
+            "top_entropy_share": scores.chosen,
+            "sampler_weight": correction and correction.weights,
+            "sampler_weight_bounded": correction and correction.bounded,
         }
-        if outcome.divergence is not None:
-            sums["kl"] = outcome.divergence
-        if scores.chosen is not None:
-            sums["top_entropy_share"] = scores.chosen
-        if outcome.correction is not None:
-            sums["sampler_weight"] = outcome.correction.weights
-            sums["sampler_weight_bounded"] = outcome.correction.bounded
         for name, values in sums.items():
-            self.token_sums[name] += values.sum().item()
+            if values is not None:
+                self.token_sums[name] += values.sum().item()
         self.tokens += len(scores.logprobs)
         self.lowest_ratio = min(self.lowest_ratio, outcome.ratio.min().item())
         self.highest_ratio = max(self.highest_ratio, outcome.ratio.max().item())
@@ -249,6 +248,12 @@ class _Sample:
     """Mask of the tokens that the policy loss trains; None: all."""
     weight: float = 0.0
     """Of each of its tokens in an update."""
+
+
+def _join(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """One tensor of those of all sequences; None where they have none."""
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known else None
 
 
 _Score = Callable[[Sequence[TokenSequence]], torch.Tensor]
@@ -315,17 +320,14 @@ class Learner:
     @contextlib.contextmanager
     def _roll_back_on_error(self, updates: int) -> Iterator[None]:
         """Undoes the earlier of several updates if one fails."""
-        kept = [parameter.detach().clone() for parameter in self.policy.parameters()] if updates > 1 else []
-        state = copy.deepcopy(self.state()) if updates > 1 else None
+        before = (self.policy.adapter_weights(), copy.deepcopy(self.state())) if updates > 1 else None
         try:
             yield
         except Exception:
             self.optimizer.zero_grad(set_to_none=True)
-            if state is not None:
-                with torch.no_grad():
-                    for parameter, value in zip(self.policy.parameters(), kept, strict=True):
-                        parameter.copy_(value)
-                self.restore(state)
+            if before is not None:
+                self.policy.set_adapter_weights(before[0])
+                self.restore(before[1])
             raise
 
     def _prepare(
@@ -337,7 +339,7 @@ class Learner:
     ) -> tuple[list[_Sample], list[torch.Tensor]]:
         """What the updates need of the policy before the first; and of each sequence k1, where the reward has it."""
         nothing: Sequence[None] = [None] * len(sequences)
-        logprobs: _Score = lambda tokens: trained_scores(self.policy, tokens)[0]  # noqa: E731
+        logprobs: _Score = partial(trained_logprobs, self.policy)
         old: dict[int, torch.Tensor] = {}
         if config.sampler_correction is None and not isinstance(config.loss, Gspo):  # which would clip rounding alone
             old = {at: self._sampler([sequence.tokens]) for at, sequence in enumerate(sequences)}
@@ -351,14 +353,12 @@ class Learner:
         if config.kl_in_reward or config.beta:
             with self.policy.with_weights(self.reference):
                 references = before(logprobs)
-        k1: list[torch.Tensor] = []
-        if config.kl_in_reward:
-            known = [(sequence, r) for sequence, r in zip(sequences, references, strict=True) if r is not None]
-            k1 = [self._sampler([sequence.tokens]) - reference for sequence, reference in known]
+        pairs = zip(sequences, references, strict=True) if config.kl_in_reward else ()
+        k1 = [self._sampler([sequence.tokens]) - reference for sequence, reference in pairs if reference is not None]
         estimates: Sequence[ValueEstimates | None] = nothing
         if isinstance(config.loss, Ppo):
             head = self._ensure_value_head()
-            values = before(lambda tokens: trained_values(self.policy, head, tokens))
+            values = before(partial(trained_values, self.policy, head))
             rewards = penalized_rewards(sequences, k1, config) if k1 else [sequence.rewards for sequence in sequences]
             estimates = found = value_estimates(rewards, values, config.loss)
             advantages = [each.advantages for each in found]
@@ -433,16 +433,13 @@ class Learner:
         self._sum_gradients([parameter for group in trained for parameter in group["params"]])
         # Norms are clipped separately: the scale of the value head's gradient must not limit the policy's update.
         norms = [torch.nn.utils.clip_grad_norm_(group["params"], config.max_gradient_norm) for group in trained]
-        infinite = next((norm for norm in norms if not norm.isfinite()), None)
-        if infinite is not None:
+        if infinite := [norm.item() for norm in norms if not norm.isfinite()]:
             raise LearnerError(
-                f"the gradient of an update is not finite ({infinite.item()}), so nothing was changed",
+                f"the gradient of an update is not finite ({infinite[0]}), so nothing was changed",
                 "Look at the step's log-probs and rewards; a smaller learning rate or float32 usually helps.",
             )
         for group in trained:
-            group["lr"] = rate
-            group["weight_decay"] = config.weight_decay
-            group["betas"] = config.adam_betas
+            group |= {"lr": rate, "weight_decay": config.weight_decay, "betas": config.adam_betas}
         if isinstance(config.loss, Ppo):
             trained[1]["lr"] = rate / config.learning_rate * config.loss.value_learning_rate
         self.optimizer.step()
@@ -465,18 +462,16 @@ class Learner:
         head = None if estimate is None else self._ensure_value_head()
         step_metrics.forwarded += unique_tokens(tokens)
         logprobs, entropies, values = trained_scores(self.policy, tokens, config.entropy_bonus > 0, head)
-        known = [sample.old for sample in samples if sample.old is not None]
-        references = [sample.reference for sample in samples if sample.reference is not None]
-        chosen = [sample.chosen for sample in samples if sample.chosen is not None]
+        old = _join([sample.old for sample in samples])
         scores = TokenScores(
             logprobs=logprobs,
-            old=torch.cat(known) if known else logprobs.detach(),
+            old=logprobs.detach() if old is None else old,
             sampler=self._sampler(tokens),
             advantages=torch.cat([sample.advantages for sample in samples]),
             lengths=lengths,
-            reference=torch.cat(references) if references and config.beta else None,
+            reference=_join([sample.reference for sample in samples]) if config.beta else None,
             entropies=entropies,
-            chosen=torch.cat(chosen) if chosen else None,
+            chosen=_join([sample.chosen for sample in samples]),
         )
         weights = torch.tensor([s.weight for s in samples]).repeat_interleave(torch.tensor(lengths))
         weights = weights.to(self.policy.device)
