@@ -69,11 +69,9 @@ def with_defaults(config: TrainConfig, device: str) -> TrainConfig:
 
 def most_whole(config: TrainConfig) -> float:
     """The most unique tokens of a pass without checkpointing."""
-    match config.gradient_checkpointing:
-        case None:
-            return config.whole_pass_tokens or 0
-        case on:
-            return 0 if on else math.inf
+    if config.gradient_checkpointing is None:
+        return config.whole_pass_tokens or 0
+    return 0 if config.gradient_checkpointing else math.inf
 
 
 def pass_costs(passes: Sequence[Sequence[TokenSequence]], whole: float) -> int:

@@ -416,10 +416,3 @@ def check_sampled_here(config: Any) -> None:
             f"the embedded engine cannot sample {config.model_type}: {reason}",
             "Sample it with vLLM (--engine vllm, or LocalBackend(engine='vllm')), or choose another base model.",
         )
-
-
-def chooses_experts(config: Any) -> bool:
-    """Whether it is a mixture of experts, among which sampler and learner choose each by its own arithmetic."""
-    text = config.get_text_config()
-    counts = (getattr(text, name, None) or 0 for name in ("num_experts", "num_local_experts", "n_routed_experts"))
-    return max(counts) > 1

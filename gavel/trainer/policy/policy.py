@@ -280,14 +280,14 @@ class Policy:
         alone = why_alone(config)
         if sharded and alone is not None:
             raise _unsharded(config, alone)
-        with _loading(base_model):
+        with naming_base(base_model):
             self.tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         self._stop_ids = _stop_ids(source)
         self._chat_template_kwargs = settings.chat_template_kwargs
         self.renderer = chat_renderer(
             self.tokenizer, config.model_type, renderer, base_model, settings.chat_template_kwargs, self._stop_ids
         )
-        with _loading(base_model):
+        with naming_base(base_model):
             if settings.loader == "unsloth":
                 base = load_unsloth_base(source, settings, self.dtype, device)
             elif load is not None:
@@ -478,7 +478,7 @@ def add_adapter(base: Any, lora: LoraSettings, *, plain: bool | None = None) -> 
 
 
 @contextlib.contextmanager
-def _loading(base_model: str) -> Iterator[None]:
+def naming_base(base_model: str) -> Iterator[None]:
     """Raises `BaseModelError` for what transformers raises for unreadable model files."""
     try:
         yield
@@ -494,7 +494,7 @@ def _loading(base_model: str) -> Iterator[None]:
 def load_config(base_model: str) -> Any:
     """The config of the base model. Raises `BaseModelError`."""
     check_exists(base_model)
-    with _loading(base_model):
+    with naming_base(base_model):
         # None would ask at the terminal
         return AutoConfig.from_pretrained(source_of(base_model), trust_remote_code=False)
 
