@@ -73,10 +73,6 @@ def make_batch(tokens: Sequence[TokenSequence], advantages: Sequence[float]) -> 
     return Batch([TrainedSequence(*each, at // 2) for at, each in enumerate(zip(tokens, advantages, strict=True))])
 
 
-def adapter(policy: Policy) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in policy.parameters()]
-
-
 def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors])
 
@@ -107,11 +103,11 @@ def test_what_does_not_fit_fails_with_advice_changes_nothing_and_holds_nothing(
         raise type(error)(*error.args)
 
     monkeypatch.setattr(learner_room, "trained_scores", fails)
-    before = adapter(fresh_policy)
+    before = fresh_policy.adapter_weights()
     with pytest.raises(LearnerError, match="unique tokens") as caught:
         Learner(fresh_policy).step(batch, TrainConfig(**settings))
     assert remedy in str(caught.value)
-    assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(before, fresh_policy.adapter_weights(), strict=True))
     assert held[0]() is None, "activations are freed while the error is kept"
 
 
@@ -136,11 +132,11 @@ def test_passes_that_are_small_enough_keep_their_activations(fresh_policy, batch
 def test_an_update_changes_the_adapter_and_no_bit_of_the_base(fresh_policy, batch):
     trained = {id(parameter) for parameter in fresh_policy.parameters()}
     base = {n: p.clone() for n, p in fresh_policy.model.named_parameters() if id(p) not in trained}
-    before = adapter(fresh_policy)
+    before = fresh_policy.adapter_weights()
     Learner(fresh_policy).step(batch, TrainConfig(learning_rate=1e-2, weight_decay=0.1))
     assert len(base) > 20
     assert all(torch.equal(p, base[n]) for n, p in fresh_policy.model.named_parameters() if n in base)
-    changed = [not torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True)]
+    changed = [not torch.equal(*pair) for pair in zip(before, fresh_policy.adapter_weights(), strict=True)]
     assert sum(changed) >= len(changed) // 2
 
 
@@ -179,7 +175,7 @@ def test_the_divergence_in_the_reward_is_that_from_the_given_reference(fresh_pol
         k1 = [torch.tensor(s.tokens.logprobs[4:]) - trained_logprobs(other, [s.tokens]) for s in batch.sequences]
     config = TrainConfig(kl_in_reward=0.1, kl_in_reward_per=per, micro_batch_tokens=60, max_gradient_norm=1e9)
     learner = Learner(fresh_policy)
-    learner.reference = adapter(other)
+    learner.reference = other.adapter_weights()
     metrics = learner.step(batch, config)
     assert metrics["kl_in_reward"] == pytest.approx(torch.cat(k1).mean().item(), abs=1e-5)
     charged = zip(batch.sequences, penalize_advantages(batch.sequences, k1, config), strict=True)
@@ -199,7 +195,7 @@ def test_dropout_is_drawn_by_the_step_alone_and_active_in_the_updates_pass_alone
         learner = Learner(policy)
         metrics = [learner.step(batch, config) for _ in range(2)]
         assert torch.equal(before, torch.get_rng_state())
-        outcomes.append((flat(adapter(policy)), metrics))
+        outcomes.append((flat(policy.adapter_weights()), metrics))
         whole = [trained_logprobs(policy, [batch.sequences[0].tokens]) for _ in range(2)]
         assert torch.equal(*whole)
     assert not torch.allclose(outcomes[0][0], outcomes[1][0])
@@ -250,7 +246,7 @@ def test_several_updates_are_those_of_their_mini_batches_one_after_the_other(fre
     off_policy(batch)
     config = TrainConfig(learning_rate=1e-2, epochs=2, mini_batches=3, sampler_correction=correction)
     metrics = Learner(fresh_policy).step(batch, config)
-    found = adapter(fresh_policy)
+    found = fresh_policy.adapter_weights()
 
     policy = exact_policy()
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0)
@@ -272,8 +268,8 @@ def test_several_updates_are_those_of_their_mini_batches_one_after_the_other(fre
             torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
             optimizer.step()
     assert metrics["updates"] == 6
-    beginning = flat(adapter(exact_policy()))
-    made, expected = flat(found) - beginning, flat(adapter(policy)) - beginning
+    beginning = flat(exact_policy().adapter_weights())
+    made, expected = flat(found) - beginning, flat(policy.adapter_weights()) - beginning
     assert (made - expected).norm() < 0.01 * expected.norm()
 
 
@@ -305,21 +301,21 @@ def test_the_metrics_show_how_far_the_policy_is_from_the_sampler_and_from_the_ba
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing(fresh_policy, batch):
-    before = adapter(fresh_policy)
+    before = fresh_policy.adapter_weights()
     bad = replace(batch.sequences[0], advantage=math.inf)
     with pytest.raises(LearnerError, match="not finite"):
         Learner(fresh_policy).step(Batch([bad]), CONFIG)
-    assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(before, fresh_policy.adapter_weights(), strict=True))
 
 
 def test_when_a_later_update_fails_the_earlier_ones_are_taken_back(fresh_policy, batch):
     learner = Learner(fresh_policy)
     learner.step(batch, CONFIG)
-    before, state = adapter(fresh_policy), copy.deepcopy(learner.state())
+    before, state = fresh_policy.adapter_weights(), copy.deepcopy(learner.state())
     updates, update = [], learner._update
 
     def fails_at_last(*given):
-        updates.append(adapter(fresh_policy))
+        updates.append(fresh_policy.adapter_weights())
         if len(updates) == 3:
             raise RuntimeError("a fault of the device")
         update(*given)
@@ -328,7 +324,7 @@ def test_when_a_later_update_fails_the_earlier_ones_are_taken_back(fresh_policy,
     with pytest.raises(RuntimeError, match="a fault"):
         learner.step(batch, TrainConfig(learning_rate=1e-3, mini_batches=3))
     assert not torch.equal(flat(before), flat(updates[-1]))
-    assert torch.equal(flat(before), flat(adapter(fresh_policy)))
+    assert torch.equal(flat(before), flat(fresh_policy.adapter_weights()))
     for number, moments in learner.state()["optimizer"]["state"].items():
         assert all(torch.equal(value, state["optimizer"]["state"][number][name]) for name, value in moments.items())
 
@@ -385,17 +381,15 @@ def test_a_restored_learner_makes_bitwise_the_same_next_update(loss):
     through.step(batch, config)
     saved = io.BytesIO()
     torch.save(through.state(), saved)
-    weights = adapter(through.policy)
+    weights = through.policy.adapter_weights()
     metrics = through.step(batch, config)
     saved.seek(0)
     resumed = a_learner()
-    with torch.no_grad():
-        for parameter, weight in zip(resumed.policy.parameters(), weights, strict=True):
-            parameter.copy_(weight)
+    resumed.policy.set_adapter_weights(weights)
     resumed.restore(torch.load(saved, weights_only=True))
     assert resumed.steps == 1
     assert resumed.step(batch, config) == metrics
-    assert torch.equal(flat(adapter(through.policy)), flat(adapter(resumed.policy)))
+    assert torch.equal(flat(through.policy.adapter_weights()), flat(resumed.policy.adapter_weights()))
     if loss.kind == "ppo":
         assert torch.equal(through.value_head.weight, resumed.value_head.weight)
         assert through.value_head.weight.abs().max() > 0
