@@ -50,7 +50,7 @@ from gavel.trainer.learner.losses import (
     value_metrics,
     whiten,
 )
-from gavel.trainer.learner.step_bytes import LEAST_WHOLE, MOST_TOKENS, most_whole, pass_costs, with_defaults
+from gavel.trainer.learner.step_bytes import MOST_TOKENS, with_defaults
 from gavel.trainer.policy.policy import Policy
 
 
@@ -167,6 +167,8 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     return config.learning_rate * min(warm, left)
 
 
+LEAST_WHOLE = 2048
+"""Micro-batches are not made smaller than this to avoid checkpointing."""
 _OUTLIER = 0.5
 """Nats: more than rounding explains in a dense model. Another choice of experts does, and a stale adapter."""
 
@@ -496,14 +498,24 @@ class Learner:
         most, whole = config.micro_batch_tokens or max(MOST_TOKENS.values()), self._most_whole(config)
         sizes = [most, int(whole)] if LEAST_WHOLE <= whole < most else [most]
         plans = (micro_batches([tokens[at] for at in own], [groups[at] for at in own], size) for size in sizes)
-        planned = min(plans, key=lambda plan: pass_costs([[tokens[own[at]] for at in piece] for piece in plan], whole))
-        found = [[own[at] for at in indices] for indices in planned]
+
+        def cost(plan: list[list[int]]) -> int:
+            """In forward passes over a token: one, two of a backward pass, and one more with checkpointing."""
+            unique = [unique_tokens([tokens[own[at]] for at in piece]) for piece in plan]
+            return sum(size * (3 if size <= whole else 4) for size in unique)
+
+        found = [[own[at] for at in indices] for indices in min(plans, key=cost)]
         passes = max(self.world.gather(len(found))) if self.policy.sharded else len(found)
         return found + [[] for _ in range(passes - len(found))]
 
     def _most_whole(self, config: TrainConfig) -> float:
-        """Over a sharded base all processes have to compute alike, whatever their tokens are."""
-        return most_whole(config) if not self.policy.sharded or config.gradient_checkpointing is not None else 0
+        """The most unique tokens of a pass without checkpointing.
+
+        Over a sharded base all processes have to compute alike, whatever their tokens are.
+        """
+        if config.gradient_checkpointing is not None:
+            return 0 if config.gradient_checkpointing else math.inf
+        return 0 if self.policy.sharded else config.whole_pass_tokens or 0
 
     def _sampler(self, tokens: Sequence[TokenSequence]) -> torch.Tensor:
         """The sampler's log-probs of the trained tokens. `[T]`"""
