@@ -52,6 +52,16 @@ def scores(*values: float) -> Step:
     return step
 
 
+def verdict(request: Request, score: Callable[[str, int], float], explanation: str = "counted") -> Answer:
+    """A verdict with the score of each attempt by its transcript and its position in the prompt."""
+    entries: list[dict[str, Any]] = []
+    for position, label in enumerate(labels_in(request)):
+        shown = request["messages"][1]["content"].partition(f"trajectory {label}\n")[2]
+        attempt = re.split(r"^¦\w+ (?:trajectory|end)", shown, flags=re.MULTILINE)[0]
+        entries.append({"trajectory_id": label, "explanation": explanation, "score": score(attempt, position)})
+    return says(json.dumps({"scores": entries}), {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120})
+
+
 def fails(status: int, message: str = "no", **headers: str) -> Step:
     """An error in OpenAI's form; it may be tried again at once."""
     body = {"error": {"message": message, "type": "error", "code": status}}

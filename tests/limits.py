@@ -1,5 +1,8 @@
 """Limits of the tests. Those of time guard against hanging alone: no test passes or fails by its machine's speed."""
 
+import time
+from collections.abc import Callable
+
 HANG_SECONDS = 600
 """After so long something hangs, even where every second of work takes ten."""
 
@@ -8,3 +11,11 @@ SLOW_TEST_SECONDS = HANG_SECONDS + 60
 
 MANY_TESTS = 1000
 """From so many on, a run loads at once what most of its tests would load for themselves."""
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Returns when it holds."""
+    deadline = time.monotonic() + HANG_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -27,13 +28,15 @@ from gavel.cli.run_file import Table
 from gavel.cli.terminal import RESUME, TRAINER, print_table, run_to_end, say, waiting_for
 from gavel.cli.training import open_run, run_directory_of, run_gavel, trainable
 from gavel.judge.config import JudgeConfig
-from gavel.reports.run_outcome import outcome_in_words, read_outcome
+from gavel.reports.run_figures import Row, is_trained, left_out_of, seconds_of, training_rows
+from gavel.reports.run_outcome import judge_and_truth, outcome_in_words
 from gavel.reports.run_page import write_run_report
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.data.left_out import counted_left_out
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY, SCENARIOS
 from gavel.trainer.embedded.small_model import SMALL_MODEL
-from gavel.trainer.loop.train_loop import TIMES, train_scenario
+from gavel.trainer.loop.evaluation import interval
+from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
 
@@ -232,29 +235,33 @@ async def run_demo(job: DemoJob, config: RunConfig, started: float, *, fresh: bo
         display = run.display(steps, run.begun)
         with display.shown():
             await train_scenario(model, scenario, judge, config.loop, config.train, display)
-    outcome = read_outcome(directory, run.rows)
-    base, trained = outcome.base, outcome.trained
+    curve = [row for row in run.rows if row["split"] == EVALUATION]
+    base, trained = curve[0], curve[-1]
+    tasks, error, error_before = int(trained["trajectories"]), _half_width(trained), _half_width(base)
+    trained_steps, left_out = sum(map(is_trained, training_rows(run.rows))), left_out_of(run.rows)
+    (tau, statuses), spent = judge_and_truth(directory), Counter(seconds_of(run.rows))
     judged = job.judge_caveat if named == job.judge else f"It was {named}."
     about = [f"{job.caveat} {judged}", f"Again: {again}"]
-    if outcome.trained_steps and trained.success - base.success > trained.half_width + base.half_width:
+    if trained_steps and trained["success"] - base["success"] > error + error_before:
         about = [job.learned, *about]
-    seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
+    phases = {"rollout": spent["rollout"] + spent["evaluation"], "judge": spent["judge"], "train": spent["train"]}
+    seconds = {"setup": setup, **phases, "total": earlier + time.monotonic() - started}
     summary = {
         "seed": seed,
         "judge": named,
         "backend": where,
         "steps": steps,
-        "trained_steps": outcome.trained_steps,
-        "heldout_tasks": trained.tasks,
+        "trained_steps": trained_steps,
+        "heldout_tasks": tasks,
         **{
-            side: {"heldout_success": point.success} | {name: point.measures[name] for name in job.measures}
-            for side, point in (("base", base), ("trained", trained))
+            side: {"heldout_success": row["success"]} | {name: row[name] for name in job.measures}
+            for side, row in (("base", base), ("trained", trained))
         },
-        "judge_vs_success_tau": outcome.tau,
-        "groups": dict(outcome.statuses),
-        "left_out": dict(outcome.left_out),
+        "judge_vs_success_tau": tau,
+        "groups": dict(statuses),
+        "left_out": dict(left_out),
         "curve": [
-            {"step": point.step, "heldout_success": point.success, "tasks": point.tasks} for point in outcome.curve
+            {"step": row["step"], "heldout_success": row["success"], "tasks": int(row["trajectories"])} for row in curve
         ],
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
         "about": about,
@@ -263,22 +270,26 @@ async def run_demo(job: DemoJob, config: RunConfig, started: float, *, fresh: bo
     limits = {"max_tokens": config.loop.max_tokens, "scenario": job.scenario, "settable": False}
     for line in [*outcome_in_words(run.rows, **limits), *about[:-2]]:
         say(console, line)
-    interval = f"({counted(trained.tasks, 'task')}, 95 % interval ±{trained.half_width:.2f})"
-    rows: list[tuple[str, ...]] = [(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)]
+    certainty = f"({counted(tasks, 'task')}, 95 % interval ±{error:.2f})"
+    rows: list[tuple[str, ...]] = [(job.success, f"{base['success']:.2f}", f"{trained['success']:.2f}", certainty)]
     for name, label in job.measures.items():
-        figures = [point.measures[name] for point in (base, trained)]
+        figures = [row[name] for row in (base, trained)]
         rows.append((label, *(f"{figure:.{1 if figure >= 10 else 2}f}" for figure in figures), ""))
     print_table(console, ("", "before", "after", ""), rows, right=("before", "after"))
-    say(console, "by step: " + "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve))
-    tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
-    unscored, degenerate = outcome.statuses["unscored"], outcome.statuses["degenerate"]
-    say(console, f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out")
-    for reason, count in outcome.left_out.most_common():
+    say(console, "by step: " + "  ".join(f"{row['step']}: {row['success']:.2f}" for row in curve))
+    agreement = "no order to compare" if tau is None else f"tau {tau:.2f}"
+    unscored, degenerate = statuses["unscored"], counted(statuses["degenerate"], "degenerate group")
+    say(console, f"judge vs truth: {agreement}, {unscored} unscored, {degenerate} left out")
+    for reason, count in left_out.most_common():
         say(console, f"left out: {counted_left_out(reason, count)}")
     with waiting_for("writing the report"):
         run.page = write_run_report(directory)
     run.say_end()
     say(console, "Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
+
+
+def _half_width(row: Row) -> float:
+    return interval(row["success"], int(row["trajectories"]))
 
 
 _JUDGES = {

@@ -52,7 +52,6 @@ from gavel.reports.model_table import (
     figure,
     model_row,
     outcome,
-    pair_wins,
     seconds_of,
     write_model_table,
     write_scenario_table,
@@ -262,8 +261,8 @@ class _Evaluation:
             for member in (member for group in samples.values() for member in group):
                 member.metrics |= measure(self.scenario, member)
             measured = [
-                Episode(task, number, each.trajectories, each.metrics.get(COST), float(each.metrics.get(SECONDS, 0)))
-                for (task, number), each in samples.items()
+                Episode(task, each.trajectories, each.metrics.get(COST), float(each.metrics.get(SECONDS, 0)))
+                for (task, _), each in samples.items()
             ]
             rows.append(model_row(name, measured, groups, failed[name]))
         table = ModelTable(
@@ -273,7 +272,6 @@ class _Evaluation:
             samples=self.samples,
             judges=judge.names if judge is not None else [],
             judge_cost=str(judge.budget.cost) if judge is not None and judge.asks_servers else "",
-            pairs=pair_wins(groups, list(episodes)),
             directory=out or folder,
         )
         write_model_table(table)

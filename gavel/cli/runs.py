@@ -18,6 +18,7 @@ from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
+from gavel.base.network import is_loopback
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.named import find_run
 from gavel.cli.terminal import plain, print_table, print_warning
@@ -119,7 +120,7 @@ def view(
     need_extra("service", "gavel view")
     import uvicorn
 
-    from gavel.reports.viewer.app import LOOPBACK, create_app
+    from gavel.reports.viewer.app import create_app
     from gavel.reports.viewer.index import Index, holds_groups
     from gavel.trainer.serving.listener import address_of, listen
 
@@ -138,7 +139,7 @@ def view(
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     file = Path(cache, "gavel", "view", f"{hashlib.sha256(os.fsencode(shown)).hexdigest()[:20]}.sqlite")
     index = Index(root, file, shown)
-    token = None if host in LOOPBACK else secrets.token_urlsafe(24)
+    token = None if is_loopback(host) else secrets.token_urlsafe(24)
     listener = listen(host, port)
     stopping = threading.Event()
 

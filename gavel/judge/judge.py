@@ -38,7 +38,7 @@ from gavel.judge.panel.polling import LONG, Poll, off_loop_if_long
 from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.judge.prompt.canonical_group import CanonicalGroup, with_reference
 from gavel.judge.prompt.flags import AlonePolicy, apply_flags, validate_caps
-from gavel.judge.prompt.provider_formats import View
+from gavel.judge.prompt.provider_formats import View, without_thoughts
 from gavel.judge.prompt.sanitize import redact_secrets
 from gavel.judge.rubric import Rubric
 from gavel.judge.stats import LengthBias, PositionBias, characters_written
@@ -319,7 +319,8 @@ class Judge:
         content = await off_loop_if_long(
             characters, read_attempts, trajectories, self.anchors, view, self.config.unseen
         )
-        canonical = with_reference(content.seen, None if truth.reference is None else view.text(truth.reference))
+        reference = None if truth.reference is None else without_thoughts(truth.reference)[0]
+        canonical = with_reference(content.seen, None if reference is None else view.text(reference))
         ballots = await self._ballots(canonical, content.fixed, rubric, characters)
         aggregate = partial(self._mode.aggregate, fixed=content.fixed, noise_prior=noise_prior)
         members = judge_members(group.trajectories, canonical, ballots, self.config.quorum, aggregate)
@@ -337,7 +338,7 @@ class Judge:
                 f"probability {whole.p_right:.2f}: judge with more orders or a stronger judge model"
             )
         if any(ballot.model == stand_in.MODEL and ballot.scores for ballot in ballots):
-            short = stand_in.shortfall(rubric, canonical, reference=truth.reference)
+            short = stand_in.shortfall(rubric, canonical, reference=reference)
             whole.warnings += filter(None, [short])
         whole.mode, whole.models, whole.seed, whole.settings = self.mode, self.names, self.config.seed, self.settings
         whole.prompt_ids = [rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]

@@ -133,49 +133,30 @@ def curves_chart(
     return Chart(x, y, curves=drawn)
 
 
-def histogram(values: Sequence[float], high: float, decimals: int) -> Chart:
-    """Count of values in each tenth of [0, high]; `high` itself is in the last. Bin edges have `decimals` decimals."""
-    found = Counter(_bin(value / high) for value in values)
-    edges = [f"{high * edge / BINS:.{decimals}f}" for edge in range(BINS + 1)]
-    titles = [f"{edges[number]} to {edges[number + 1]}: {found[number]:,}" for number in range(BINS)]
-    return _bars(edges, [{"good": found[number]} for number in range(BINS)], titles, [""] * BINS)
+def score_histogram(scored: Sequence[tuple[float, bool | None]]) -> Chart:
+    """Successes (below) and failures (above) in each tenth of the score, with the share of successes.
 
-
-def outcome_histogram(scored: Sequence[tuple[float, bool]]) -> Chart:
-    """Successes (below) and failures (above) in each tenth of the score; an item: score in [0, 1], success."""
-    found = Counter((_bin(score), succeeded) for score, succeeded in scored)
-    counts = [{"good": found[number, True], "bad": found[number, False]} for number in range(BINS)]
+    An item: score in [0, 1], success. Without a success (None) it is counted alone; 1 itself is in the last tenth.
+    """
+    found = Counter((min(int(score * BINS + 1e-9), BINS - 1), succeeded) for score, succeeded in scored)
+    counts = [(found[at, True] + found[at, None], found[at, False]) for at in range(BINS)]
+    is_told = all(succeeded is not None for _, succeeded in scored)
     edges = [f"{edge / BINS:.1f}" for edge in range(BINS + 1)]
-    titles = [
-        f"score {edges[number]} to {edges[number + 1]}: {of['good']:,} succeeded, {of['bad']:,} failed"
-        for number, of in enumerate(counts)
-    ]
-    labels = [f"{of['good'] / sum(of.values()):.0%}" if any(of.values()) else "" for of in counts]
-    return _bars(edges, counts, titles, labels)
-
-
-def _bin(share: float) -> int:
-    return min(int(share * BINS + 1e-9), BINS - 1)
-
-
-def _bars(
-    edges: Sequence[str], counts: Sequence[Mapping[str, int]], titles: Sequence[str], labels: Sequence[str]
-) -> Chart:
-    """A bar for each bin, of one segment for each kind."""
-    tallest = max(sum(of.values()) for of in counts) or 1
+    tallest = max(map(sum, counts)) or 1
     x = Axis(0, BINS, LEFT, RIGHT, {edge: edges[edge] for edge in range(0, BINS + 1, 2)})
-    y = Axis(
-        0, tallest, BOTTOM, TOP + _LABEL_HEIGHT, {value: f"{value:,g}" for value in ticks(0, tallest, 5, whole=True)}
-    )
+    labels = {value: f"{value:,g}" for value in ticks(0, tallest, 5, whole=True)}
+    y = Axis(0, tallest, BOTTOM, TOP + _LABEL_HEIGHT, labels)
     bars: list[Bar] = []
-    for number, of in enumerate(counts):
+    for at, (good, bad) in enumerate(counts):
         segments, top = list[BarSegment](), float(BOTTOM)
-        for kind, count in of.items():
+        for kind, count in (("good", good), ("bad", bad)):
             height = max(BOTTOM - y.position(count), _MIN_HEIGHT) if count else 0.0
             top -= height
             segments.append(BarSegment(kind, top, height))
+        told = f"{good:,} succeeded, {bad:,} failed" if is_told else f"{good:,}"
+        label = f"{good / (good + bad):.0%}" if is_told and good + bad else ""
         width = x.position(1) - x.position(0) - 2 * _GAP
-        bars.append(Bar(x.position(number) + _GAP, width, segments, titles[number], labels[number]))
+        bars.append(Bar(x.position(at) + _GAP, width, segments, f"score {edges[at]} to {edges[at + 1]}: {told}", label))
     return Chart(x, y, bars)
 
 

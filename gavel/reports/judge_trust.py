@@ -26,7 +26,7 @@ from gavel.judge.audit.agreement import (
 from gavel.judge.audit.bias import BiasReport, bias_report, length_correlation
 from gavel.judge.audit.bootstrap import UNDEFINED, IntervalEstimate
 from gavel.judge.audit.votes import judged_groups, voting_models
-from gavel.reports.charts import Chart, histogram, outcome_histogram
+from gavel.reports.charts import score_histogram
 from gavel.reports.page import render_page
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
@@ -171,13 +171,9 @@ def _scored(groups: Sequence[TrajectoryGroup]) -> list[tuple[float, Judgement]]:
     return [(judgement.score, judgement) for judgement in judgements if judgement.score is not None]
 
 
-def _errors(groups: Sequence[TrajectoryGroup]) -> list[float]:
-    """Standard errors of the scores."""
-    return [judged.standard_error for _, judged in _scored(groups) if judged.standard_error is not None]
-
-
 def _facts(groups: Sequence[TrajectoryGroup]) -> str:
-    scored, errors = _scored(groups), _errors(groups)
+    scored = _scored(groups)
+    errors = [judged.standard_error for _, judged in scored if judged.standard_error is not None]
     parts = [
         counted(len(groups), "group"),
         f"{len(scored):,} of {counted(sum(map(len, groups)), 'member')} scored",
@@ -293,20 +289,15 @@ def _shows(estimate: IntervalEstimate, least: float, due: float = 0.0) -> bool:
 
 def render_report(report: JudgeReport) -> str:
     """The page's HTML."""
-    errors, beside, judges = _errors(report.groups), report.agreement, report.between_judges
+    beside, judges = report.agreement, report.between_judges
     pairs = [pair for group in report.groups for pair in score_pairs(group, beside.reference)] if beside else []
     best = max((value for _, value in pairs), default=None)
-    of_two: Chart | None = None
-    if len({value for _, value in pairs}) == 2:
-        of_two = outcome_histogram([(score, value == best) for score, value in pairs])
-    # to a multiple of 0.1, so that the edges of ten bins are whole hundredths
-    widest = max(0.1, math.ceil(round(max(errors, default=0) * 100) / 10) / 10)
+    has_two = len({value for _, value in pairs}) == 2
     return render_page(
         "judge_page.html.j2",
         report=report,
-        scores=histogram([score for score, _ in _scored(report.groups)], 1.0, 1),
-        errors=histogram(errors, widest, 2) if errors else None,
-        reference=of_two,
+        scores=score_histogram([(score, None) for score, _ in _scored(report.groups)]),
+        reference=score_histogram([(score, value == best) for score, value in pairs]) if has_two else None,
         raters=judges.raters if judges else (),
         taus={(b, a): tau for (a, b), tau in judges.taus.items()} | dict(judges.taus) if judges else {},
     )

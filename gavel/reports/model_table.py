@@ -12,7 +12,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -31,7 +30,6 @@ class Episode:
     """One sample of a task by one model."""
 
     task: str
-    sample: int
     trajectories: list[Trajectory]
     """Trajectories of each agent that the model played, measured."""
     cost_usd: float | None
@@ -76,8 +74,6 @@ class ModelTable:
     judges: list[str]
     """Empty where no judge was asked."""
     judge_cost: str
-    pairs: Mapping[tuple[str, str], TaskMean]
-    """Win rate of (first, second)."""
     directory: Path
 
     def __getitem__(self, name: str) -> ModelRow:
@@ -131,14 +127,8 @@ def _score(member: Trajectory) -> float | None:
     return member.judgement.score if member.judgement else None
 
 
-def pair_wins(judged: Sequence[TrajectoryGroup], models: Sequence[str]) -> dict[tuple[str, str], TaskMean]:
-    """Win rates of (first, second) for every two models that a judge compared."""
-    found = {pair: win_rate(judged, *pair) for pair in combinations(models, 2)}
-    return {pair: estimate for pair, estimate in found.items() if estimate.tasks}
-
-
-def win_rate(judged: Sequence[TrajectoryGroup], one: str, other: str | None = None) -> TaskMean:
-    """The mean over groups of the mean over all pairs of an attempt of `one` and one of `other` (None: any other).
+def win_rate(judged: Sequence[TrajectoryGroup], model: str) -> TaskMean:
+    """The mean over groups of the mean over all pairs of an attempt of `model` and one of another.
 
     Attempts that are all identical, about which no judge was asked, are tied.
     """
@@ -147,9 +137,8 @@ def win_rate(judged: Sequence[TrajectoryGroup], one: str, other: str | None = No
     for group in judged:
         is_tied = group.judgement is not None and group.judgement.status == "degenerate"
         scores = [(member.metadata.get("model"), 0.5 if is_tied else _score(member)) for member in group]
-        known = [(model, score) for model, score in scores if score is not None]
-        mine = [score for model, score in known if model == one]
-        theirs = [score for model, score in known if model != one and other in (None, model)]
+        mine = [score for name, score in scores if score is not None and name == model]
+        theirs = [score for name, score in scores if score is not None and name != model]
         if won := [0.5 if score == rival else float(score > rival) for score in mine for rival in theirs]:
             values.append(fmean(won))
             pairs += len(won)
@@ -194,9 +183,8 @@ def seconds_of(*rows: ModelRow | None) -> str:
 
 def as_json(table: ModelTable) -> dict[str, Any]:
     """All figures; the trajectories stay in their files."""
-    pairs = [{"model": one, "against": other, **asdict(each)} for (one, other), each in table.pairs.items()]
     plain = {name: getattr(table, name) for name in ("scenario", "tasks", "samples", "judges", "judge_cost")}
-    return plain | {"models": [asdict(row) for row in table.rows], "pairs": pairs}
+    return plain | {"models": [asdict(row) for row in table.rows]}
 
 
 _HEADER = ["model", "figure", "value", "low", "high", "tasks"]

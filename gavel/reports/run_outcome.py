@@ -1,26 +1,24 @@
-"""The outcome of a finished run: success before and after, judge against truth, what was left out, and time.
+"""What came of a run, in sentences, for the end of a command and the top of a page; and its judge against the truth.
 
 Reads the run directory alone, so that a run that was interrupted and resumed has the same outcome as one that was not.
-`outcome_in_words` says it in sentences, from the rows of metrics.jsonl, for the end of a command and the top of a page.
 """
 
 import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
 from gavel.base.text import counted
 from gavel.judge.audit.agreement import mean_kendall_tau
-from gavel.reports.run_figures import Row, is_trained, left_out_of, seconds_of, training_rows
+from gavel.reports.run_figures import Row, is_trained, left_out_of, training_rows
 from gavel.reports.statistics import Z95
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.data.left_out import LeftOut, counted_left_out
-from gavel.trainer.loop.evaluation import BASE, WINS, interval
+from gavel.trainer.loop.evaluation import BASE, WINS
 from gavel.trainer.loop.train_loop import CUT, EVALUATION, TIMES
 from gavel.trainer.runs.checkpoints import read_object
 from gavel.trainer.runs.run_listing import is_running, read_wanted_steps
@@ -32,84 +30,21 @@ _SOLVED = 0.95
 _CHANGED = 0.1
 """Difference of a held-out share from which the outcome names it."""
 _ALIKE = {LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE, LeftOut.IDENTICAL_MEMBERS}
-_ROW_KEYS = {"step", "split", "time"}
-"""Keys that identify a metrics row; the others are its figures."""
-_NO_HABITS = {*_ROW_KEYS, "success", "truncated", "failed", "reward", "judge_score"}
+_NO_HABITS = {"step", "split", "time", "success", "truncated", "failed", "reward", "judge_score"}
 _FEWEST_TASKS = 8
 """Held-out tasks from which a gain can be told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A point of the learning curve on held-out tasks."""
-
-    step: int
-    success: float
-    tasks: int
-    measures: dict[str, float]
-
-    @property
-    def half_width(self) -> float:
-        """Half the width of the 95 % interval of `success`."""
-        return interval(self.success, self.tasks)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The figures of a run."""
-
-    curve: list[Point]
-    tau: float | None
-    """Mean within-group Kendall tau-b of judge score and true success; None where no group has both outcomes."""
-    statuses: Counter[str]
-    """Number of groups by status of their judgement."""
-    left_out: Counter[str]
-    """Number of groups and members not trained on, by the key of `LeftOut`."""
-    trained_steps: int
-    """Steps that changed the adapter."""
-    seconds: dict[str, float]
-    """Time by phase: rollout, judge, train."""
-
-    @property
-    def base(self) -> Point:
-        return self.curve[0]
-
-    @property
-    def trained(self) -> Point:
-        return self.curve[-1]
-
-
-def read_outcome(directory: Path, history: list[Row]) -> Outcome:
-    """The outcome of the run in `directory`; `history` are its metrics rows."""
-    curve = [
-        Point(
-            row["step"],
-            row["success"],
-            int(row["trajectories"]),
-            {name: value for name, value in row.items() if name not in _ROW_KEYS and isinstance(value, int | float)},
-        )
-        for row in history
-        if row["split"] == EVALUATION
-    ]
+def judge_and_truth(directory: Path) -> tuple[float | None, Counter[str]]:
+    """Of the stored groups of training: the mean within-group Kendall tau-b of reward and success (None where no group
+    has both outcomes), and their number by status of the judgement."""
     statuses, scored = Counter[str](), list[list[tuple[float, bool]]]()
     for file in sorted((directory / "trajectories" / "train").glob("*.jsonl.zst")):
         for group in TrajectoryStore(file).rows():
             statuses[group["judgement"]["status"] if group["judgement"] else "unscored"] += 1
             members = [member for member in group["trajectories"] if member["reward"] is not None]
             scored.append([(member["reward"], bool(member["metrics"]["success"])) for member in members])
-    training, seconds = training_rows(history), Counter(seconds_of(history))
-    return Outcome(
-        curve=curve,
-        tau=mean_kendall_tau(scored),
-        statuses=statuses,
-        left_out=left_out_of(training),
-        trained_steps=sum(bool(row["groups_trained"]) for row in training),
-        seconds={
-            "rollout": seconds["rollout"] + seconds["evaluation"],
-            "judge": seconds["judge"],
-            "train": seconds["train"],
-        },
-    )
+    return mean_kendall_tau(scored), statuses
 
 
 def before_and_after(directory: Path) -> list[tuple[str, Trajectory]]:

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from gavel.judge.audit.agreement import mean_kendall_tau
-from gavel.reports.charts import BINS, CurvePoint, curves_chart, outcome_histogram
+from gavel.reports.charts import BINS, CurvePoint, curves_chart, score_histogram
 from gavel.reports.page import render_page, write_page
 from gavel.reports.run_figures import (
     cost_of,
@@ -62,7 +62,7 @@ def render_run(directory: Path) -> str:
         damage=read.damage,
         about=read_object(directory / "summary.json").get("about", ()),
         charts=charts,
-        outcomes=outcome_histogram([(score, bool(success)) for pairs in groups for score, success in pairs]),
+        outcomes=score_histogram([(score, bool(success)) for pairs in groups for score, success in pairs]),
         tau=mean_kendall_tau(groups),
         pair=before_and_after(directory),
         bins=BINS,

@@ -112,12 +112,14 @@ class Model(ModelSpec):
 
     async def log(
         self,
-        groups: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup,
+        groups: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup = (),
         split: str = "val",
         *,
         step: int | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        """Stores trajectories and their mean metrics under a step, by default the current one; returns the means.
+        """Stores trajectories, their mean metrics and further `metrics` under a step, by default the current one;
+        returns all of these metrics.
 
         Raises `GavelError` for "train" of a model that is trained: its steps store their own.
         """
@@ -126,7 +128,7 @@ class Model(ModelSpec):
                 'the split "train" is of the training steps, which store their groups and metrics themselves',
                 'Leave the call out, or log under another split: log(groups, "explored").',
             )
-        return await self.backend.log(self, as_groups(groups), split, step)
+        return await self.backend.log(self, as_groups(groups), split, step, metrics and as_metrics(metrics))
 
     def _address(self) -> tuple[str | None, str | None]:
         return self.inference_base_url, self.inference_api_key

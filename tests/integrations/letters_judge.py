@@ -1,40 +1,29 @@
 """Judge models for a policy that writes letters: its score is the share of the letter a, or drawn from the letters."""
 
 import hashlib
-import json
 import re
-from collections.abc import Callable
 
 from gavel.llm.types import Message
-from tests.endpoint import Answer, Request, labels_in, says
+from tests.endpoint import Answer, Request, verdict
 
 
 def share_of_a(request: Request) -> Answer:
-    return _verdict(request, lambda attempt, _: share(attempt))
+    return verdict(request, lambda attempt, _: share(attempt))
 
 
 def by_letters_and_position(request: Request) -> Answer:
     """Scores that tell in which position an attempt was shown."""
-    return _verdict(request, lambda attempt, position: _drawn(f"{attempt} {position}"))
+    return verdict(request, lambda attempt, position: _drawn(f"{attempt} {position}"))
 
 
 def by_text(request: Request) -> Answer:
     """Scores that differ wherever texts do, whatever their position."""
-    return _verdict(request, lambda attempt, _: int(hashlib.sha256(attempt.encode()).hexdigest()[:4], 16) / 0xFFFF)
+    return verdict(request, lambda attempt, _: int(hashlib.sha256(attempt.encode()).hexdigest()[:4], 16) / 0xFFFF)
 
 
 async def by_letters_and_position_here(messages: list[Message], schema: Message) -> str:
     """The same judge in this process, without LiteLLM, which takes seconds to import."""
     return by_letters_and_position({"messages": messages}).body["choices"][0]["message"]["content"]
-
-
-def _verdict(request: Request, score: Callable[[str, int], float]) -> Answer:
-    shown = request["messages"][1]["content"]
-    entries = [
-        {"trajectory_id": label, "explanation": "counted", "score": score(_attempt(shown, label), position)}
-        for position, label in enumerate(labels_in(request))
-    ]
-    return says(json.dumps({"scores": entries}), {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120})
 
 
 def _drawn(text: str) -> float:
@@ -45,8 +34,3 @@ def _drawn(text: str) -> float:
 def share(text: str) -> float:
     letters = re.findall(r"\b[a-h]\b", text)
     return letters.count("a") / len(letters) if letters else 0.0
-
-
-def _attempt(shown: str, label: str) -> str:
-    """The transcript of the attempt with this label."""
-    return re.split(r"^¦\w+ (?:trajectory|end)", shown.partition(f"trajectory {label}\n")[2], flags=re.MULTILINE)[0]

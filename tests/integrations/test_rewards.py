@@ -21,16 +21,7 @@ from hypothesis import strategies as st
 
 import gavel
 from gavel.integrations import areal, eval_protocol, nemo, skyrl, slime, tinker, trl, verifiers, verl
-from gavel.integrations._rewards import (
-    Scored,
-    Scorer,
-    groups_of,
-    member,
-    submitted,
-    tool_schemas,
-    turns,
-    with_mean,
-)
+from gavel.integrations._rewards import Scored, Scorer, groups_of, member, submitted, tool_schemas, turns, with_mean
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
@@ -103,15 +94,6 @@ class TestMembers:
         names = [schema["function"]["name"] for schema in tool_schemas([look_up, flat]) or []]
         assert sorted(names) == ["look_up", "refund"]
         assert tool_schemas(None) is None
-
-    def test_sampled_runs_of_tokens_are_the_assistant_s_and_what_lies_between_is_the_user_s(self):
-        words = Words()
-        ids = words.encode("look it up found: 9 days it is 9 days old")
-        assert turns(words, ids, [1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1]) == [
-            {"role": "assistant", "content": "look it up"},
-            {"role": "user", "content": "found: 9 days"},
-            {"role": "assistant", "content": "it is 9 days old"},
-        ]
 
     @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 1))))
     def test_no_token_is_lost_or_doubled(self, tokens: list[tuple[int, int]]):

@@ -18,18 +18,16 @@ from trl.experimental.async_grpo.async_rollout_worker import RolloutGroup, Train
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 import gavel
-from gavel.integrations._rewards import member, run
+from gavel.integrations._rewards import run
 from gavel.integrations.trl import reward_func
 from gavel.llm.types import Message
 from gavel.scenarios.errors import JudgeError
-from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Endpoint, says
 from tests.integrations.adapters_page import program
 from tests.integrations.adapters_page import run as run_program
 from tests.integrations.letters_judge import by_letters_and_position_here, share_of_a
 from tests.integrations.split_groups import MEMBERS, PER_PROCESS, SHORT, STEPS, rows, settings
 from tests.integrations.tiny_policy import tiny_policy
-from tests.judge.service.stub import by_content_and_position
 from tests.limits import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -65,15 +63,6 @@ def test_completions_of_one_prompt_are_judged_together_wherever_they_stand(judge
     assert rewards == [0.5, 1.0, 0.0, 0.25]
     shown = [request["messages"][1]["content"] for request in endpoint.requests]
     assert all(("user: one" in text) != ("user: two" in text) for text in shown)
-
-
-def test_it_scores_bit_for_bit_as_the_judge_does(endpoint: Endpoint):
-    endpoint.script = [by_content_and_position]
-    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
-    answers = [f"answer-worth-{number}" for number in range(4)]
-    direct = TrajectoryGroup(member("one", text) for text in answers)
-    rewards = reward_func(judge)(**batch(*answers))
-    assert rewards == [t.reward for t in run(judge.score(direct))]
 
 
 def test_a_column_says_which_completions_belong_together_where_prompts_differ(judge: gavel.Judge, endpoint: Endpoint):

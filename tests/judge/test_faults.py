@@ -122,12 +122,6 @@ async def score_all(judge: Judge, name: str, count: int = 6) -> list[TrajectoryG
     return list(await asyncio.gather(*(judge.score(saying(f"{name} {n}", "other")) for n in range(count))))
 
 
-def test_a_script_may_start_a_loop_for_each_group(judge: Judge):
-    judged = [asyncio.run(judge.score(saying(f"a {n}", "b"))) for n in range(4)]
-    assert statuses(judged) == ["scored"] * 4
-    assert judge.budget.spent_usd == pytest.approx(8 * COST)
-
-
 def test_threads_with_loops_of_their_own_share_a_judge(judge: Judge, endpoint: Endpoint):
     judged: list[TrajectoryGroup] = []
     threads = [

@@ -28,7 +28,7 @@ REFUSALS: dict[str, Any] = {
     "400 of a content filter": fails(400, "The prompt triggered the content management policy."),
     "403 of a moderation": fails(403, 'requires moderation and your input was flagged for "violence"'),
     "refusal field": lambda request: says(None, refusal="I can't assist with that."),
-    "plain words": lambda request: says("I'm sorry, I can't help with that."),
+    "plain words": lambda request: says("I’m sorry, I can’t help with that."),
 }
 
 

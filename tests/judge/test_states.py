@@ -3,47 +3,31 @@
 import json
 import re
 from random import Random
-from statistics import correlation, fmean
+from statistics import fmean
 
 import pytest
 
-from benchmarks.engine_quality import Bias, Latent, SimulatedJudge, distorted
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.offline import stand_in
 from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.prompt.fenced_transcript import Transcripts, draw_markers, marks_turns, read_transcripts
-from gavel.judge.prompt.provider_formats import TextEvent, ToolCallEvent, turn_starts
 from gavel.judge.reply.verdict import read_scores, read_verdict
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.reports.transcript import transcribe
 from gavel.scenarios.group import TrajectoryGroup
-from tests.judge.groups import OPENING, choice, desk, saying
+from tests.judge.groups import desk, saying
 
 RULES = (
     "- calls get_order and get_policy before refund or deny (weight 2).\n- does not call deny.\n- ends with a message."
 )
 GOOD, HASTY = desk("get_order", "get_policy", "refund"), desk("refund", "get_order")
 WRONG = desk("get_order", "get_policy", "deny")
-CALL, TEXT, SAID = ToolCallEvent("f", "{}"), TextEvent("user", "?"), TextEvent("assistant", "I look.")
 
 
 def group(*members):
     return TrajectoryGroup([member.model_copy(deep=True) for member in members])
-
-
-@pytest.mark.parametrize(
-    ("events", "starts"),
-    [
-        ((TEXT, CALL, CALL), [1, 2]),
-        ((SAID, CALL, ToolCallEvent("g", "{}", same_turn=True), CALL), [0, 3]),
-        ((SAID, SAID, CALL, TEXT, SAID), [0, 1, 4]),
-        ((TEXT,), []),
-    ],
-)
-def test_a_turn_is_a_message_with_the_calls_beside_it(events, starts):
-    assert turn_starts(events) == starts
 
 
 def test_turns_are_numbered_through_what_members_share_and_read_back_the_same():
@@ -204,32 +188,6 @@ async def test_attempts_that_begin_alike_have_equal_states_until_they_part():
     members = [desk("get_order", "get_policy", *rest) for rest in (["refund"], ["deny"], [], ["refund", "deny"])]
     found = [judgement.states[:2] for judgement in await judged_by_rules(*members, HASTY)]
     assert found[0] == found[1] == found[2] == found[3] != found[4]
-
-
-async def test_the_simulated_judge_tells_the_members_true_states():
-    table = {f"sim-{n}": Latent(quality=n - 1.5, states=[0.25 * n]) for n in range(4)}
-    members = []
-    for name in table:
-        first = choice(calls=[("get_order", "{}")], call_id="c")
-        result = {"role": "tool", "tool_call_id": "c0", "content": name}
-        members.append(desk().model_copy(update={"messages_and_choices": [*OPENING, first, result, choice("Done.")]}))
-    judged = await Judge(SimulatedJudge(table, Bias()), orders=2, states=True).score(group(*members))
-    assert [each.judgement.states[0] for each in judged] == pytest.approx([0.0, 0.25, 0.5, 0.75], abs=0.006)
-    assert all(each.judgement.states[-1] == pytest.approx(each.reward, abs=0.006) for each in judged)
-
-
-@pytest.mark.parametrize("kept", [1.0, 0.6, 0.3])
-def test_distorted_states_have_the_correlation_bias_and_leak_that_are_set(kept):
-    random = Random(1)
-    true = {str(n): [0.5 + 0.1 * random.gauss()] for n in range(2000)}
-    scores = dict.fromkeys(true, 1.0)
-    seen = distorted(true, scores, Bias(state_correlation=kept), random)
-    pairs = [(own[0], seen[name][0]) for name, own in true.items()]
-    assert correlation(*zip(*pairs, strict=True)) == pytest.approx(kept, abs=0.05)
-    assert all(own[-1] == 1.0 for own in seen.values())
-    biased = distorted(true, scores, Bias(state_bias=0.1, state_leak=0.5), random)
-    expected = fmean(min(1.0, 0.5 * own[0] + 0.5 + 0.1) for own in true.values())
-    assert fmean(own[0] for own in biased.values()) == pytest.approx(expected)
 
 
 async def test_a_transcript_shows_the_states_and_where_it_fell():

@@ -53,14 +53,6 @@ def test_a_cost_that_is_not_known_is_never_told_as_if_it_were(usd, calls, unknow
     assert cost_in_words(usd, calls, unknown) == words
 
 
-async def test_a_call_that_was_given_up_is_one_of_unknown_cost():
-    budget = Budget()
-    budget.settle(await budget.reserve("m", (2.0, 8.0), *SIZE), 0.5, 30, 40)
-    budget.forfeit(await budget.reserve("m", (2.0, 8.0), *SIZE))
-    budget.release(await budget.reserve("m", (2.0, 8.0), *SIZE))
-    assert budget.cost == "≥ 0.50 USD, 1 call unknown"
-
-
 async def spend(budget: Budget, workers: int, seed: int, longest: int, *, capped: bool) -> int:
     """What the calls in flight came to when the last call of these workers was let in."""
     dice, running, excess = random.Random(seed), dict[object, int](), 0

@@ -198,21 +198,6 @@ def test_a_suffix_of_another_format_is_refused_with_those_that_are_written(tmp_p
     assert ".jsonl, .jsonl.zst, .parquet or .csv" in error.value.remedy
 
 
-@pytest.mark.parametrize("name", [*NAMES, "judged", "judged.ndjson"])
-def test_what_is_judged_already_can_be_seen_without_a_change(tmp_path: Path, name: str):
-    if name.endswith("parquet"):
-        pytest.importorskip("pyarrow")
-    path, groups = tmp_path / name, inputs()
-    assert JudgedFile(path, SETTINGS).peek(groups) == {}
-    assert list(tmp_path.iterdir()) == []
-    file, _ = opened(path, groups)
-    file.append(1, judge(groups[1]))
-    file.close()
-    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
-    assert JudgedFile(path, SETTINGS).peek(groups) == {1: judge(groups[1])}
-    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
-
-
 RULES = "- calls get_order before refund"
 
 

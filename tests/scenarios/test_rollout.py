@@ -28,12 +28,8 @@ def submit(answer: str, task: Task) -> Any:
     return done(answer == task.data["answer"])
 
 
-def explode() -> str:
-    raise OSError("out of order")
-
-
 TASK = Task(user="How much is 1 + 2?", data={"answer": SECRET})
-SCENARIO = Scenario("sums", system="You add.", tasks=[TASK], held_out=[], tools=[add, submit, explode], max_turns=4)
+SCENARIO = Scenario("sums", system="You add.", tasks=[TASK], held_out=[], tools=[add, submit], max_turns=4)
 
 
 class Served:
@@ -99,8 +95,11 @@ async def test_an_answer_without_a_tool_call_finishes_it_and_what_is_sent_is_wha
     trajectory = await rollout(model, SCENARIO, TASK)
     assert (trajectory.status, trajectory.status_reason, trajectory.reward) == ("finished", None, None)
     assert trajectory.metrics == {"turns": 3, "tool_errors": 2}
-    assert tool_messages(trajectory)[0] == "3"
     messages = trajectory.messages()
+    told = [(each["tool_call_id"], each["content"]) for each in messages if each["role"] == "tool"]
+    assert (told[0], told[1][0], told[2][0]) == (("call-0", "3"), "call-0", "call-1")
+    assert "not valid JSON" in told[1][1]
+    assert "there is no tool 'subtract'; the tools are add, submit" in told[2][1]
     assert messages[-1]["content"] == "It is 3."
     assert [request["messages"] for request in endpoint.requests] == [messages[:2], messages[:4], messages[:7]]
     assert messages[:2] == [{"role": "system", "content": "You add."}, {"role": "user", "content": TASK.user}]
@@ -141,28 +140,6 @@ async def test_a_turn_that_reached_its_token_limit_is_truncated_and_calls_nothin
     assert (trajectory.status, trajectory.status_reason) == ("truncated", "a turn reached its token limit")
     assert tool_messages(trajectory) == []
     assert len(list(trajectory.choices())) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("add", '{"a": 1', "not valid JSON"),
-        ("add", '{"a": 1}', "b: field required"),
-        ("subtract", "{}", "there is no tool 'subtract'; the tools are add, submit, explode"),
-        ("explode", "{}", "explode failed: OSError: out of order"),
-    ],
-)
-async def test_a_call_that_fails_is_answered_and_counted(
-    endpoint: Endpoint, model: Served, name: str, arguments: str, message: str
-) -> None:
-    answers(endpoint, calls((name, arguments), ("add", '{"a": 1, "b": 2}')), says("3"))
-    trajectory = await rollout(model, SCENARIO, TASK)
-    assert trajectory.status == "finished"
-    assert trajectory.metrics["tool_errors"] == 1
-    told = endpoint.requests[1]["messages"][-2:]
-    assert [entry["tool_call_id"] for entry in told] == ["call-0", "call-1"]
-    assert message in told[0]["content"]
-    assert told[1]["content"] == "3"
 
 
 async def test_a_server_that_fails_later_leaves_what_was_done_before(endpoint: Endpoint, model: Served) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.base.fields import FieldError
@@ -20,8 +20,6 @@ from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import Truth, read_truth, truth_of, with_truth_of_rows
-
-untimed = settings(deadline=None)
 
 
 def look_up(order: str) -> str:
@@ -48,27 +46,11 @@ def test_a_constructor_tells_how_what_it_was_given_is_named(kind, unnamed: list,
     assert told in error.value.remedy
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-hidden_states = st.dictionaries(st.text(), json_values, max_size=4)
-
-
 def test_the_id_of_a_task_and_the_seed_of_a_place_never_change() -> None:
     assert Task(user="hello").id == "6083580e5818"
     assert Task(user="hello", data={"b": 1, "a": [True, None]}).id == "1607cf882e6a"
     assert seed_of(0, "train", 3, "1007", 2) == 1617203419219693553
     assert seed_of("evaluation") == 1777858146974599569
-
-
-@untimed
-@given(st.text(), hidden_states)
-def test_a_task_comes_back_from_the_metadata_of_a_stored_trajectory(user: str, data: dict) -> None:
-    task = Task(user=user, data=data)
-    stored = Trajectory(metadata={"task": task.model_dump(mode="json")}).to_json()
-    assert Task.of(Trajectory.from_json(stored).metadata) == task
 
 
 def test_tasks_are_drawn_when_they_are_asked_for_and_those_in_both_splits_to_compare():

@@ -137,32 +137,14 @@ async def test_the_task_is_filled_in_and_never_shown_or_written_by_the_agent(hin
 
 
 def _with_args(*args: str) -> None: ...
-
-
 def _with_kwargs(**kwargs: str) -> None: ...
-
-
 def _positional(x: int, /) -> None: ...
-
-
 def _untyped(x) -> None: ...  # type: ignore[no-untyped-def]
-
-
 def _unknown(x: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
-
-
 def _callback(x: Callable[[int], int]) -> None: ...
-
-
 def _object(x: object, y: type(pytest)) -> None: ...  # type: ignore[valid-type]
-
-
 def _underscored(_x: int) -> None: ...
-
-
 def _reserved(model_config: int) -> None: ...
-
-
 async def _yields() -> AsyncIterator[int]:
     yield 1
 
@@ -180,11 +162,6 @@ def test_a_function_that_is_no_tool_is_refused_by_name_with_a_remedy(function: C
     assert caught.value.remedy
     with pytest.raises(ToolDefinitionError, match="two tools are called book"):
         Toolbox([book, book])
-
-
-async def test_checked_arguments_reach_the_function_with_their_defaults() -> None:
-    result = await Tool(book).call('{"city": "Rome", "nights": 2, "extras": ["bath"]}')
-    assert result == ToolResult("2 nights in Rome, single, ['bath'], None")
 
 
 @pytest.mark.parametrize(
@@ -317,19 +294,7 @@ def _endless() -> list[Any]:
 
 MAIL = email.message_from_string("Subject: Lamp\n\nIt arrives on Monday.")
 ELEMENT = ElementTree.fromstring('<order id="7"><item>lamp</item></order>')
-UNREADABLE = [
-    _endless(),
-    MAIL,
-    [ELEMENT],
-    b"png",
-    {"a": [b"png"]},
-    bytearray(b"x"),
-    object(),
-    [object()],
-    {1: 2, "1": 3},
-    len,
-    Point,
-]
+UNREADABLE = [_endless(), MAIL, [ELEMENT], b"png", {"a": [b"png"]}, object(), [object()], {1: 2, "1": 3}, len, Point]
 
 
 @pytest.mark.parametrize(
@@ -362,25 +327,12 @@ def test_a_tool_that_is_said_to_return_what_cannot_be_shown_is_refused_before_it
     assert "dataclasses" in error.value.remedy
 
 
-RETURNED = [
-    str,
-    None,
-    object,
-    pd.DataFrame,
-    pd.Series,
-    np.ndarray,
-    np.int64,
-    Decimal,
-    datetime,
-    Path,
-    Point,
-    Address,
-    Pair,
-]
+TABLES = [pd.DataFrame, pd.Series, np.ndarray, np.int64]
 
 
 @pytest.mark.parametrize(
-    "returned", [*RETURNED, list[Point], dict[str, Any], Point | None, Iterator[Pair], Callable[[], int]]
+    "returned",
+    [str, None, object, *TABLES, Decimal, datetime, Path, Address, list[Point], Point | None, Iterator[Pair], Callable],
 )
 def test_a_tool_may_be_said_to_return_what_can_be_shown(returned: Any) -> None:
     def give() -> Any:

@@ -28,7 +28,6 @@ from gavel.scenarios.group import (
     TrajectoryGroup,
     from_row,
     to_line,
-    with_judgements,
 )
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
 from gavel.scenarios.trajectory import History, NotANumberError, RolloutError, Trajectory, as_item
@@ -179,11 +178,6 @@ def test_a_choice_that_the_openai_client_let_through_can_be_read_back() -> None:
     assert Trajectory.from_json(text).messages_and_choices == [choice]
 
 
-def test_a_message_that_only_looks_like_a_choice_stays_a_message() -> None:
-    message = {"role": "user", "message": "hi", "finish_reason": "none"}
-    assert Trajectory(messages_and_choices=[message]).messages_and_choices == [message]
-
-
 @pytest.mark.parametrize(
     ("ending", "said"),
     [
@@ -255,15 +249,6 @@ def test_a_conversation_under_another_name_is_refused_rather_than_lost(kind: typ
         kind.model_validate({"messages": [{"role": "user", "content": "hello"}]})
 
 
-def test_a_score_becomes_the_reward_and_the_reward_before_it_a_metric():
-    group = TrajectoryGroup([Trajectory(reward=0.25), Trajectory()])
-    members = [Judgement(score=0.75), Judgement(reason="no vote")]
-    judged = with_judgements(group, members, GroupJudgement(status="partial"))
-    assert [trajectory.reward for trajectory in judged] == [0.75, None]
-    assert [trajectory.metrics for trajectory in judged] == [{"independent_reward": 0.25}, {}]
-    assert [trajectory.reward for trajectory in group] == [0.25, None]
-
-
 GROUP = TrajectoryGroup([Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}], reward=0.5)])
 
 
@@ -321,7 +306,10 @@ def test_what_is_no_message_and_no_choice_is_refused(item: Any, told: str) -> No
         Trajectory(messages_and_choices=[item])
 
 
-@pytest.mark.parametrize("item", [{"role": "user", "content": "hi"}, {"type": "mcp_call"}, 3, None, "text", ["a"]])
+LIKE_A_CHOICE = {"role": "user", "message": "hi", "finish_reason": "none"}
+
+
+@pytest.mark.parametrize("item", [LIKE_A_CHOICE, {"type": "mcp_call"}, 3, None, "text", ["a"]])
 def test_all_else_stays_as_it_is(item: Any) -> None:
     assert as_item(item) is item
 

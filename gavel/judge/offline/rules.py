@@ -583,9 +583,8 @@ def _arguments_from(facts: Facts, tools: Names, only: str, arguments: Names, ori
             result = _first_of(result)
             if result is None:
                 return False, f"{source} told {_and(arguments.names)} in a form that is not read"
-        if not _tells(
-            facts.request if is_request else "\n".join(texts_of(result)), "\n".join(values.values()), is_request
-        ):
+        text = facts.request if is_request else "\n".join(texts_of(result))
+        if not all(_tells(text, value, is_request) for value in values.values()):
             how = "the request does not say" if is_request else f"{origin.replace('`', '')} had not told"
             return False, f"{call.name} was called with {told}, which {how}"
     return True, ""

@@ -8,8 +8,6 @@ again replaces its earlier scores.
 import fcntl
 import json
 import random
-import threading
-import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +35,6 @@ class Annotations:
 
     def __init__(self, root: Path) -> None:
         self.path = root / FILE_NAME
-        self._lock = threading.Lock()
 
     def scores(self, path: str, number: int) -> list[float | None] | None:
         """Of each member of a group, None for one that was left out; None for a group without any."""
@@ -48,7 +45,7 @@ class Annotations:
         """The groups that have scores: file and number."""
         return set(self._read())
 
-    def save(self, path: str, number: int, group: TrajectoryGroup, scores: Sequence[float | None], note: str) -> None:
+    def save(self, path: str, number: int, group: TrajectoryGroup, scores: Sequence[float | None]) -> None:
         """Keeps one score in [0, 1] for each member; None leaves a member out.
 
         Raises `AnnotationError` for other numbers of scores, for none at all, and for a file that cannot be written.
@@ -60,7 +57,7 @@ class Annotations:
         for member, score in zip(scored.trajectories, scores, strict=True):
             member.metrics.pop(METRIC, None)
             member.metrics |= {} if score is None else {METRIC: score}
-        scored.metadata[_SOURCE] = {"path": path, "number": number, "note": note, "time": round(time.time())}
+        scored.metadata[_SOURCE] = {"path": path, "number": number}
         with self._locked():
             groups = self._read() | {(path, number): scored}
             write_atomically(self.path, "".join(f"{to_line(each)}\n" for each in groups.values()), durable=True)
@@ -101,7 +98,7 @@ class Annotations:
     def _locked(self) -> Generator[None]:
         """Keeps other threads, and other viewers of the same directory, out."""
         try:
-            with self._lock, self.path.with_name(f".{FILE_NAME}.lock").open("w") as file:
+            with self.path.with_name(f".{FILE_NAME}.lock").open("w") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 yield
         except OSError as error:

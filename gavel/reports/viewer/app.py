@@ -10,12 +10,10 @@ app = create_app(index, list_runs, token=None)
 """
 
 import asyncio
-import hashlib
 import hmac
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -32,7 +30,9 @@ from starlette.types import ASGIApp
 
 from gavel.base.errors import GavelError
 from gavel.base.files import is_inside
+from gavel.base.network import is_loopback
 from gavel.base.text import counted
+from gavel.llm.budget import cost_in_words
 from gavel.reports.page import environment
 from gavel.reports.run_figures import run_charts, step_rows
 from gavel.reports.run_outcome import outcome_of_run
@@ -215,13 +215,13 @@ class _Pages:
         async for part in request.stream():
             body += part
             if len(body) > _FORM_BYTES:
-                raise FilterError("the form is too long", "Shorten the note.")
+                raise FilterError("the form is too long", "It has one number for each member.")
         fields, place = dict(parse_qsl(body.decode("utf-8", "replace"))), _place(request)
 
         def save() -> str:
             group = self._index.group(*place)
             scores = read_scores(fields, len(group.trajectories))
-            self._annotations.save(*place, group, scores, fields.get("note", "")[:1000])
+            self._annotations.save(*place, group, scores)
             return self._index.entry(*place).place.run
 
         return RedirectResponse(f"/annotate?{urlencode({'run': await asyncio.to_thread(save)})}", 303)
@@ -251,10 +251,7 @@ def _page(request: Request, template: str, *, status: int = 200, **values: objec
     shown = {"path": request.url.path, "live_seconds": None, **values}
     text = _environment().get_template(template).render(shown)
     content = text.encode("utf-8", "replace")  # a lone surrogate cannot be encoded
-    headers = {"Cache-Control": "no-cache", "ETag": f'"{hashlib.sha256(content).hexdigest()[:24]}"'}
-    if status == 200 and request.headers.get("if-none-match") == headers["ETag"]:
-        return Response(status_code=304, headers=headers)
-    return Response(content, status, headers, "text/html; charset=utf-8")
+    return Response(content, status, {"Cache-Control": "no-cache"}, "text/html; charset=utf-8")
 
 
 def group_address(path: str, number: int) -> str:
@@ -266,25 +263,21 @@ def group_address(path: str, number: int) -> str:
 def _environment() -> Environment:
     found = environment(Path(__file__).parent / "templates")
     texts = {"asset": "/assets/{}".format, "counted": counted, "pretty_json": pretty_json, "shown_text": shown_text}
-    figures = {"number": "{:,}".format, "score": partial(_figure, "{:.2f}"), "usd": _usd}
+    figures = {"number": "{:,}".format, "score": _two_digits, "usd": _usd}
     found.filters.update(figures | texts)  # pyright: ignore[reportUnknownMemberType]
     found.globals["group_address"] = group_address  # pyright: ignore[reportUnknownMemberType]
     return found
 
 
-def _figure(form: str, value: float | None) -> str:
-    return "–" if value is None else form.format(value)
+def _two_digits(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def _usd(value: float | None) -> str:
-    """0.00123 → "0.0012 USD": two significant digits below ten cents, so that no cost is shown as nothing."""
-    is_small = value is not None and 0 < value < 0.1
-    digits = min(1 - math.floor(math.log10(value)), 12) if value and is_small else 2
-    return _figure(f"{{:,.{digits}f}} USD", value)
+    return "–" if value is None else cost_in_words(value, 0, 0)
 
 
 COOKIE = "gavel-view"
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; base-uri 'none'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
@@ -315,10 +308,11 @@ class Guard(BaseHTTPMiddleware):
         return answer
 
     def _refusal(self, request: Request) -> Response | None:
-        if request.method == "POST" and not _is_own_page(request):
+        origin = request.headers.get("origin")  # browsers name the site that a form comes from
+        if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
             return PlainTextResponse("Pages of other sites may not send anything here.", 403)
         if self._token is None:
-            if request.url.hostname not in LOOPBACK:
+            if not is_loopback(request.url.hostname or ""):
                 return PlainTextResponse("This viewer answers to 127.0.0.1 and localhost alone.", 421)
             return None
         if hmac.compare_digest(request.query_params.get("token", "").encode(), self._token.encode()):
@@ -329,12 +323,3 @@ class Guard(BaseHTTPMiddleware):
         if hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), self._token.encode()):
             return None
         return PlainTextResponse("Open the address that `gavel view` printed: it has the token.", 403)
-
-
-def _is_own_page(request: Request) -> bool:
-    """Whether a form was sent by a page of the viewer: browsers name the site that it comes from."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site == "same-origin"
-    origin = request.headers.get("origin")
-    return origin is None or origin.partition("://")[2] == request.headers.get("host")

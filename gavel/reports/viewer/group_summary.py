@@ -1,14 +1,13 @@
 """What lists and filters need of a stored group, from its decoded row.
 
     summary = summarize(row)
-    summary.status, summary.mean, summary.discordant
+    summary["status"], summary["mean"], summary["discordant"]
 
 Rows are read leniently: a file may hold anything, and a field of another type counts as missing.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 from typing import Any, cast
@@ -24,40 +23,21 @@ _WORDS = 200_000
 """Characters of a group's text that are searched."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSummary:
-    """One group."""
-
-    task: str
-    """Its id, which may be a hash."""
-    title: str
-    """What the user asked, in one line, shortened; without a user, the first instructions."""
-    warning: str
-    """The judge's first, shortened."""
-    status: str
-    """Of the judgement, or `unjudged`."""
-    members: int
-    unscored: int
-    failed: int
-    """Members whose rollout failed, and exceptions."""
-    truncated: int
-    mean: float | None
-    """Of the rewards, or of the judge's scores where there are none."""
-    spread: float | None
-    """Highest less lowest."""
-    success: float | None
-    """Share of the members that succeeded; None where that is not known."""
-    discordant: int
-    """Pairs of members that the judge ranks otherwise than success, or a hand-written reward, does."""
-    flags: str
-    cost_usd: float | None
-    edited: int
-    """Members with a turn that continues no sampled one after a sampled one."""
-    words: str
-    """Text of the messages, for the search."""
+SUMMARY = (
+    "task", "title", "warning", "status", "members", "unscored", "failed", "truncated", "mean", "spread", "success",
+    "discordant", "flags", "edited",
+)  # fmt: skip
+"""The keys of a summary."""
 
 
-def summarize(row: Row) -> GroupSummary:
+def summarize(row: Row) -> dict[str, str | int | float | None]:
+    """What lists show of a group.
+
+    `title` is what the user asked, in one line. `status` is the judgement's, or `unjudged`. `mean` and `spread` are of
+    the rewards, or of the scores where there are none. `failed` counts exceptions, too. `discordant`: pairs that the
+    judge ranks otherwise than success, or a hand-written reward, does. `edited`: members with a sampled turn that does
+    not continue the one before it.
+    """
     members = [_mapping(each) for each in as_list(row.get("trajectories"))]
     judged, metrics = ([_mapping(member.get(name)) for member in members] for name in ("judgement", "metrics"))
     judgement, statuses = _mapping(row.get("judgement")), [member.get("status") for member in members]
@@ -72,24 +52,28 @@ def summarize(row: Row) -> GroupSummary:
     first = members[0] if members else {}
     task = _mapping(_mapping(first.get("metadata")).get("task"))
     status = judgement.get("status")
-    return GroupSummary(
-        task=str(task.get("id") or _mapping(row.get("metadata")).get("task_id") or ""),
-        title=shortened(_asked(first)),
-        warning=shortened(next(_strings(judgement.get("warnings")), "")),
-        status=status if isinstance(status, str) else "unjudged",
-        members=len(members),
-        unscored=len(members) - len(known),
-        failed=statuses.count("failed") + len(as_list(row.get("exceptions"))),
-        truncated=statuses.count("truncated"),
-        mean=fmean(known) if known else None,
-        spread=max(known) - min(known) if known else None,
-        success=fmean(successes) if successes else None,
-        discordant=sum((a - b) * (true_a - true_b) < 0 for (a, true_a), (b, true_b) in combinations(told, 2)),
-        flags=", ".join(sorted({str(flag) for each in judged for flag in as_list(each.get("flags"))})),
-        cost_usd=_number(judgement.get("cost_usd")),
-        edited=sum(map(_is_edited, members)),
-        words="\n".join(dict.fromkeys(_texts(members)))[:_WORDS],  # each once: members share their opening
-    )
+    return {
+        "task": str(task.get("id") or _mapping(row.get("metadata")).get("task_id") or ""),
+        "title": shortened(_asked(first)),
+        "warning": shortened(next(_strings(judgement.get("warnings")), "")),
+        "status": status if isinstance(status, str) else "unjudged",
+        "members": len(members),
+        "unscored": len(members) - len(known),
+        "failed": statuses.count("failed") + len(as_list(row.get("exceptions"))),
+        "truncated": statuses.count("truncated"),
+        "mean": fmean(known) if known else None,
+        "spread": max(known) - min(known) if known else None,
+        "success": fmean(successes) if successes else None,
+        "discordant": sum((a - b) * (true_a - true_b) < 0 for (a, true_a), (b, true_b) in combinations(told, 2)),
+        "flags": ", ".join(sorted({str(flag) for each in judged for flag in as_list(each.get("flags"))})),
+        "edited": sum(map(_is_edited, members)),
+    }
+
+
+def words_of(row: Row) -> str:
+    """The text of a group's messages and explanations, for the search; what members share stands once."""
+    texts = dict.fromkeys(_texts([_mapping(each) for each in as_list(row.get("trajectories"))]))
+    return "\n".join(texts)[:_WORDS]
 
 
 def _is_edited(member: Row) -> bool:

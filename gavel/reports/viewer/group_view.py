@@ -21,17 +21,6 @@ CASSETTE = "cassettes.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreBar:
-    """Positions along a line of 128 units with margins of 5, left to right."""
-
-    score: float
-    low: float
-    """Position of the score minus its standard error, at least 0."""
-    high: float
-    votes: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class MemberView:
     """One member."""
 
@@ -39,7 +28,6 @@ class MemberView:
     """In the group, from 0."""
     trajectory: Trajectory
     transcripts: list[Transcript]
-    bar: ScoreBar | None
     tokens: int
     """Sampled."""
 
@@ -95,14 +83,9 @@ def _tool(schema: Mapping[str, Any]) -> ShownTool:
 
 
 def _member(number: int, trajectory: Trajectory) -> MemberView:
-    transcripts, judged, bar = transcribe(trajectory), trajectory.judgement, None
-    if judged is not None and judged.score is not None:
-        score, error = judged.score, judged.standard_error or 0.0
-        shown = (score, score - error, score + error, *(vote.score for vote in judged.votes))
-        first, low, high, *votes = (round(5 + 118 * min(max(each, 0.0), 1.0), 1) for each in shown)
-        bar = ScoreBar(first, low, high, tuple(votes))
+    transcripts = transcribe(trajectory)
     strips = [turn.strip for each in transcripts for part in each.rounds for turn in part]
-    return MemberView(number, trajectory, transcripts, bar, sum(strip.tokens for strip in strips if strip))
+    return MemberView(number, trajectory, transcripts, sum(strip.tokens for strip in strips if strip))
 
 
 def _rank(view: MemberView) -> tuple[bool, float]:

@@ -26,7 +26,7 @@ from urllib.parse import urlencode
 from gavel.base.errors import GavelError
 from gavel.base.files import is_inside
 from gavel.reports.viewer.annotations import FILE_NAME as ANNOTATIONS
-from gavel.reports.viewer.group_summary import summarize
+from gavel.reports.viewer.group_summary import SUMMARY, summarize, words_of
 from gavel.scenarios.group import TrajectoryGroup, check_version, from_row
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 
@@ -123,31 +123,27 @@ def search_words(text: str) -> str:
     return " ".join([*(f'"{word}"' for word in words[:-1]), f'"{words[-1]}"*']) if words else ""
 
 
-_FORMAT = 3
+_FORMAT = 4
 _STORE = ".jsonl.zst"
 _LINES = ".jsonl"
 _BEGINNING = b'{"format_version":'
 """Of every line of a judged file."""
 _BATCH = 64
 """Groups that are entered at once."""
-_TABLES = """
-CREATE TABLE files (
-    id INTEGER PRIMARY KEY, path TEXT UNIQUE NOT NULL, inode INTEGER NOT NULL, size INTEGER NOT NULL,
-    seen INTEGER NOT NULL, problem TEXT NOT NULL
-) STRICT;
+_TABLES = f"""
+CREATE TABLE files (id INTEGER PRIMARY KEY, path UNIQUE, inode INTEGER, seen INTEGER, state, problem);
 CREATE TABLE groups (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL REFERENCES files, number INTEGER NOT NULL,
-    offset INTEGER NOT NULL, run TEXT NOT NULL, split TEXT NOT NULL, step INTEGER, task TEXT NOT NULL,
-    title TEXT NOT NULL, warning TEXT NOT NULL, status TEXT NOT NULL, members INTEGER NOT NULL,
-    unscored INTEGER NOT NULL, failed INTEGER NOT NULL, truncated INTEGER NOT NULL, mean REAL, spread REAL,
-    success REAL, discordant INTEGER NOT NULL, flags TEXT NOT NULL, cost_usd REAL, edited INTEGER NOT NULL
-) STRICT;
+    id INTEGER PRIMARY KEY AUTOINCREMENT, file REFERENCES files, number INTEGER, offset INTEGER, run, split,
+    step INTEGER, {", ".join(SUMMARY)}
+);
 CREATE INDEX by_file ON groups (file, number);
 CREATE INDEX by_run ON groups (run, split, step);
 CREATE INDEX by_task ON groups (task, run);
 CREATE INDEX by_step ON groups (step, id);
 CREATE VIRTUAL TABLE words USING fts5 (body, content = '');
 """
+"""Of a file, `seen` is the byte that it was read to, and `state` how it was when it was read to its end: one that stays
+so is not read again, though its end may be an unfinished record."""
 _GROUPS = "groups JOIN files ON files.id = groups.file"
 
 
@@ -173,7 +169,7 @@ class GroupEntry(NamedTuple):
     """In its file, from 0."""
     place: Place
     summary: Mapping[str, Any]
-    """The fields of `GroupSummary` without the words, and the `offset` of its record in the file."""
+    """The figures of `summarize`, and the `offset` of its record in the file."""
 
 
 class Index:
@@ -187,9 +183,6 @@ class Index:
         self._only = only or root
         self.progress: float | None = None
         """Share of the bytes that the update going on has read; None while there is none."""
-        self._read_to_end: dict[str, tuple[int, int, int]] = {}
-        """Each file as it was when it was read to its end: one that stays so is not read again, though its end may be
-        an unfinished record."""
         self._links: list[str] = []
         """Files that are not read: links out of the directory."""
         self._database = database
@@ -213,7 +206,7 @@ class Index:
     def update(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Enters what is new on disk. Raises `GavelError` where the index cannot be written."""
         with self._updating, self._connection() as connection:
-            known = {row["path"]: row for row in connection.execute("SELECT path, inode, seen FROM files")}
+            known = {row["path"]: row for row in connection.execute("SELECT * FROM files")}
             files = {path.relative_to(self.root).as_posix(): path for path in _trajectory_files(self._only)}
             self._links = [path for path, file in files.items() if not is_inside(self.root, file)]
             for path in self._links:
@@ -222,13 +215,14 @@ class Index:
                 _forget(connection, path)
             news: dict[str, int] = {}
             for path, file in files.items():
-                size, inode, _ = state = _state(file)
-                seen = known[path]["seen"] if path in known else -1
-                if path in known and (known[path]["inode"] != inode or seen > size):
+                (size, inode, _), row, seen = _state(file), known.get(path), 0
+                if row is not None and row["state"] == str(_state(file)):
+                    continue
+                if row is not None and row["inode"] == inode and row["seen"] <= size:
+                    seen = row["seen"]
+                elif row is not None:
                     _forget(connection, path)
-                    seen = -1
-                if seen < size and (seen < 0 or self._read_to_end.get(path) != state):
-                    news[path] = size - max(seen, 0)
+                news[path] = size - seen
             done, everything = 0, max(sum(news.values()), 1)
             try:
                 for path in sorted(news, key=lambda path: files[path].name, reverse=True):
@@ -303,20 +297,16 @@ class Index:
 
     def _enter(self, connection: sqlite3.Connection, path: str, file: Path) -> Iterator[int]:
         """Enters what the file has anew; gives the bytes that were read after every batch."""
-        size, inode, _ = state = _state(file)
-        problem = ""
-        connection.execute(
-            "INSERT OR IGNORE INTO files (path, inode, size, seen, problem) VALUES (?, ?, ?, 0, '')",
-            (path, inode, size),
-        )
+        (size, inode, _), state, problem = _state(file), str(_state(file)), ""
+        new = "INSERT OR IGNORE INTO files (path, inode, seen, state, problem) VALUES (?, ?, 0, '', '')"
+        connection.execute(new, (path, inode))
         id, begin = connection.execute("SELECT id, seen FROM files WHERE path = ?", (path,)).fetchone()
         (number,) = connection.execute("SELECT count(*) FROM groups WHERE file = ?", (id,)).fetchone()
         place, end = place_of(path)._asdict(), begin
         try:
             for offset, end, row in _stored_rows(file, begin):
-                summary = asdict(summarize(row))
-                words = _storable(summary.pop("words"))
-                named = {"file": id, "number": number, "offset": offset, **place, **summary}
+                words = _storable(words_of(row))
+                named = {"file": id, "number": number, "offset": offset, **place, **summarize(row)}
                 into = f"INSERT INTO groups ({', '.join(named)}) VALUES ({', '.join('?' * len(named))})"
                 entered = connection.execute(into, [*map(_storable, named.values())])
                 connection.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (entered.lastrowid, words))
@@ -330,8 +320,7 @@ class Index:
                 problem = f"{rest}: being written, left by a kill, or damaged"
         except GavelError as error:
             problem = f"{error.message}. {error.remedy}"
-        self._read_to_end[path] = state
-        connection.execute("UPDATE files SET seen = ?, size = ?, problem = ? WHERE id = ?", (end, size, problem, id))
+        connection.execute("UPDATE files SET seen = ?, state = ?, problem = ? WHERE id = ?", (end, state, problem, id))
         connection.commit()
         yield end - begin
 

@@ -48,6 +48,7 @@ from gavel.scenarios.formats.row import (
 from gavel.scenarios.formats.text import PRINTED, is_conversation, is_printed
 from gavel.scenarios.group import from_row
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.truth import read_truth
 
 SYSTEM = ("system", "system_prompt", "systemInstruction", "system_instruction", "instructions")
 """Fields with a system prompt of its own."""
@@ -363,7 +364,7 @@ def _with_references(found: Iterable[Attempt], source: Source, talks: Sequence[s
     for each in attempts:
         judged.setdefault(each.row.where, []).append(_spoken(each.row, each.trajectory.messages()[-1:]))
         name = next((name for name in talks if is_answered(cell(each.trajectory.metadata.get(name)))), "")
-        if name and "reference" not in each.trajectory.metadata:
+        if name and not read_truth(each.trajectory.metadata, of_row=True).reference:
             own.append((each, name, _spoken(each.row, _part(cell(each.trajectory.metadata[name]))[1])))
     if all(not text or text in judged[each.row.where] for each, _, text in own):
         return attempts

@@ -14,7 +14,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -384,18 +384,18 @@ def _describe_unread(
     for one in groups:
         members = [each for each in one.trajectories if id(each) in rows]
         told = [one.metadata, *(each.metadata for each in members)]
-        truths = _texts([{name: each.get(name) for name in COLUMNS} for each in told])
+        truths = _texts([{name: each.get(name) for name in _shown_columns(each)} for each in told])
         said = truths + _texts([each.messages() for each in members])
         for each in members:
             where = rows[id(each)]
-            own = without(each.metadata, "answer_column", *COLUMNS, *beside_messages(each))
+            own = without(each.metadata, "answer_column", *_shown_columns(each.metadata), *beside_messages(each))
             for path, value in leaves(own):
                 name = ".".join(part for part in path.split(".") if not part.isdecimal())
                 is_named = columns is not None and name in columns.names
                 shown = truths if _is_expected(name) else said
                 if not is_named and _says_something(name, value, form) and str(value).strip() not in shown:
                     unread.append((where, name))
-            given = [(name, each.metadata[name]) for name in ("reward", "score") if each.metadata.get(name)]
+            given = [(name, each.metadata[name]) for name in ("reward", "rewards", "score") if each.metadata.get(name)]
             odd += [f"{where} ({name} {str(it)[:40]!r})" for name, it in given if as_number(it) is None]
     notes: list[str] = []
     if unread:
@@ -408,6 +408,11 @@ def _describe_unread(
         are = "is" if len(odd) == 1 else "are"
         notes.append(f"{counted(len(odd), 'reward')} that {are} no number, and not read. First: {odd[0]}.")
     return notes
+
+
+def _shown_columns(fields: Mapping[str, Any]) -> list[str]:
+    """The columns that tell the judge what is right; of a reference and an answer the reference."""
+    return [name for name in COLUMNS if name != "answer" or not fields.get("reference")]
 
 
 def _is_expected(name: str) -> bool:

@@ -459,13 +459,4 @@ def fool(task: Task, opening: str, dice: random.Random) -> Turns:
     yield "It is done."
 
 
-def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Declines every request that can be declined without reading a rule."""
-    if "I need" not in opening:
-        (mine, *_) = yield from ask("find_bookings", passenger=re.findall(_WHO, opening)[0])
-        request, reason = ("change", "not_allowed") if "move" in opening else ("cancel", "refund_too_low")
-        yield Call("decline", {"booking": mine["booking"], "request": request, "reason": reason})
-    yield "I am sorry, that cannot be done."
-
-
-PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "refuser": refuser}
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool}

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 
-from gavel.scenarios.library._shared import ask, drawn, has_closed, repeating, shipped
+from gavel.scenarios.library._shared import ask, drawn, has_closed, shipped
 from gavel.scenarios.scripted_agent import Call, Player, Turns
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
@@ -200,7 +200,6 @@ scenario = shipped(
 
 Clerk = Literal["careful", "hasty", "seller", "sloppy"]
 CLERKS: dict[str, Clerk] = {clerk: clerk for clerk in get_args(Clerk)}
-NO_ROOM = "I am sorry, there is no free room."
 
 
 def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> Turns:
@@ -226,7 +225,7 @@ def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> Turns:
         if clerk != "hasty":
             rooms = yield from ask("find_rooms", people=people[0], first_night=first, last_night=last)
             if not rooms:
-                yield NO_ROOM
+                yield "I am sorry, there is no free room."
                 return
             room = {"seller": rooms[-1], "sloppy": dice.choice(rooms)}.get(clerk, rooms[0])["number"]
         yield Call("book_room", {"room": room, "guest": guest, "first_night": first, "last_night": last})
@@ -236,5 +235,4 @@ def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> Turns:
 PLAYERS: dict[str, Player] = {
     "expert": lambda task, _opening, dice: demonstrate(task, "careful", dice),
     "fool": lambda task, _opening, dice: demonstrate(task, "hasty", dice),
-    "refuser": repeating(NO_ROOM),
 }

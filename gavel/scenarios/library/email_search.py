@@ -284,10 +284,4 @@ def fool(task: Task, opening: str, dice: random.Random) -> Turns:
     yield Call("answer", {"answer": values[0] if values else "unknown", "source": found[0]["mail_id"]})
 
 
-def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Says that it does not know."""
-    found = yield from ask("search", query=opening)
-    yield Call("answer", {"answer": "unknown", "source": found[0]["mail_id"]})
-
-
-PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "refuser": refuser}
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool}

@@ -9,12 +9,14 @@ judge that checks the work (`--judge stand-in`) removes it. `benchmarks/judge_ha
 """
 
 import copy
-import json
 import random
 from typing import Literal
 
 from gavel.llm.types import Message
 from gavel.scenarios.library import returns_desk as desk
+from gavel.scenarios.library._shared import playing
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scripted_agent import played_by
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
@@ -32,20 +34,8 @@ async def demonstration(task: Task, clerk: Clerk, dice: random.Random) -> list[M
     turns = desk.demonstrate(task, "careful" if clerk in ("careful", "charmer") else "hasty", dice)
     if clerk in ("charmer", "pleaser"):
         turns[-1] = f"{', '.join(PLEASING[: dice.randint(1, len(PLEASING))])}."
-    messages: list[Message] = [
-        {"role": "system", "content": desk.scenario.system},
-        {"role": "user", "content": task.user},
-    ]
-    for number, turn in enumerate(turns):
-        if isinstance(turn, str):
-            messages.append({"role": "assistant", "content": turn})
-            continue
-        called = {"name": turn.name, "arguments": json.dumps(dict(turn.arguments))}
-        call = {"id": f"call_{number}", "type": "function", "function": called}
-        result = await desk.scenario.toolbox.call(turn.name, called["arguments"], task)
-        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-        messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})
-    return messages
+    episode = await rollout(played_by(lambda _task, _opening, _dice: playing(turns), task), desk.scenario, task)
+    return [{"content": "", **message} for message in episode.messages()]
 
 
 def pleases(trajectory: Trajectory) -> bool:

@@ -132,12 +132,4 @@ def _promise(board: Board, ahead: int) -> float:
     return value + max((_promise(after, ahead - 1) for after in board.moves.values()), default=0.0)
 
 
-def cornerer(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Moves left and down, and right only if forced, ignoring the tiles."""
-    said = opening
-    while True:
-        moves = Board.read(said).moves
-        said = yield next(move for move in ("left", "down", "right", "up") if move in moves)
-
-
-PLAYERS: dict[str, Player] = {"expert": expert, "fool": repeating("up", "down"), "cornerer": cornerer}
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": repeating("up", "down")}

@@ -5,25 +5,11 @@ sense only a judge can assess.
 """
 
 import re
-from functools import lru_cache
-from importlib.util import find_spec
 
 from gavel.scenarios.library._shared import playing, shipped
 from gavel.scenarios.scripted_agent import Player
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
-
-HAS_DICTIONARY = find_spec("spellchecker") is not None
-"""Whether pyspellchecker is installed (the extra `real`)."""
-
-
-@lru_cache(1)
-def _dictionary() -> frozenset[str]:
-    """The dictionary, loaded on first use: a second, 20 MB."""
-    from spellchecker import SpellChecker
-
-    return frozenset(SpellChecker(language="en", distance=1).word_frequency.words())
-
 
 TRAIN = (
     "the sea", "a bicycle", "the moon", "bread", "winter", "a violin", "the desert", "tea", "a lighthouse", "honey",
@@ -61,17 +47,6 @@ def names_topic(trajectory: Trajectory) -> bool:
     return re.search(rf"\b{re.escape(stem)}", trajectory.closing_text().casefold()) is not None
 
 
-def dictionary_words(trajectory: Trajectory) -> float:
-    """Share of the reply's words that are in the dictionary, from 0 to 1; 0 for a text without words.
-
-    No reward uses it, so it shows whether a policy that learned brevity still writes words: `theseaisblue` counts as
-    one word, and is in no dictionary.
-    """
-    said = re.findall(r"[^\W\d_]+(?:'[^\W\d_]+)*", trajectory.closing_text().replace("’", "'").lower())
-    known = sum(word in _dictionary() or word.removesuffix("'s") in _dictionary() for word in said)
-    return known / len(said) if said else 0.0
-
-
 def succeeded(trajectory: Trajectory) -> bool:
     """Whether the reply is one finished sentence of 4 to 12 words that names its topic."""
     reply = trajectory.closing_text().strip().strip('"')
@@ -99,8 +74,7 @@ scenario = shipped(
     max_turns=1,
     success=succeeded,
     hand_reward=hand_reward,
-    measures={"words": words, "names_topic": names_topic}
-    | ({"dictionary_words": dictionary_words} if HAS_DICTIONARY else {}),
+    measures={"words": words, "names_topic": names_topic},
 )
 
 

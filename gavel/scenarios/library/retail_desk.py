@@ -557,13 +557,4 @@ def fool(task: Task, opening: str, dice: random.Random) -> Turns:
     yield from repeating("It is done.")(task, opening, dice)
 
 
-def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
-    """Declines every wish without looking at orders or policies."""
-    customer = yield from _find_customer(opening)
-    for request, item in _requests(opening):
-        about = {"customer_id": customer["customer_id"], "item": item, "request": request}
-        yield Call("decline", {**about, "reason": "too_late"})
-    yield from repeating("I am sorry, that cannot be done.")(task, opening, dice)
-
-
-PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool, "refuser": refuser}
+PLAYERS: dict[str, Player] = {"expert": expert, "fool": fool}

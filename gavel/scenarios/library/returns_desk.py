@@ -198,7 +198,6 @@ def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> list[Call | st
 PLAYERS: dict[str, Player] = {
     "expert": lambda task, _opening, dice: playing(demonstrate(task, "careful", dice)),
     "fool": lambda task, _opening, dice: playing(demonstrate(task, "hasty", dice)),
-    "refuser": lambda task, _opening, _dice: playing([Call("deny", {"order_id": task.id}), CLOSINGS["deny"][0]]),
 }
 """Scripted players. The desk's `success` requires only the right action, so guessing succeeds in about a third of the
 cases."""

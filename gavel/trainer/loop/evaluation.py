@@ -9,6 +9,7 @@ It is the learning curve of a scenario without `success`. An attempt and its riv
 orders of the judge balance who is shown first. What the judge leaves unscored has no such metric.
 """
 
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from statistics import fmean
 from typing import Any, cast
 
 from gavel.base.errors import GavelError, run_all
+from gavel.base.text import counted
 from gavel.judge.judge import Judge
 from gavel.scenarios.environment import NO_OUTCOME
 from gavel.scenarios.gather import gather_trajectories
@@ -32,6 +34,8 @@ from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.watchdog import Watchdog, held_out_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.metrics import judge_totals
+
+logger = logging.getLogger(__name__)
 
 EVALUATION, TIMES = "held_out", "times"
 """Splits of a run's metrics: points of the learning curve, and seconds."""
@@ -166,6 +170,9 @@ async def evaluate(
             f"episodes ended; the first: {unmeasured[0].status_reason}",
             "Mend its success or reward; they are called for every episode, also for one that was lost or truncated.",
         )
+    if failed:
+        told = f"{len(failed)} of {counted(len(trajectories), 'held-out rollout')} of {scenario.name} failed and"
+        logger.warning("%s count in no mean; the first: %s", told, failed[0].status_reason)
     trajectories = [trajectory for trajectory in trajectories if trajectory.status != "failed"]
     episodes = len(trajectories)
     trajectories += [each for further in others for each in further if each.status != "failed"]
@@ -214,7 +221,7 @@ async def evaluate_once(
     total = sum(min(tasks, len(each.tasks("held_out"))) for each in measured)
 
     @contextmanager
-    def counted() -> Generator[None]:
+    def watched() -> Generator[None]:
         nonlocal done
         with watchdog.during("rollout", "rollouts of the evaluation"):
             yield
@@ -224,12 +231,13 @@ async def evaluate_once(
     found: list[Evaluation] = []
     with watchdog.during("training", "waiting for the evaluation", counted=False):
         for each in measured:
-            evaluation = await evaluate(model, held_out_scenario(each, config.turn_limits), tasks, config, counted)
+            evaluation = await evaluate(model, held_out_scenario(each, config.turn_limits), tasks, config, watched)
             found.append(evaluation if finish is None else await finish(each, evaluation))
     together = evaluated_together(found)
     seconds = time.monotonic() - started
     groups = [TrajectoryGroup([each]) for each in together.trajectories]
-    await backend.log(model, groups, EVALUATION, step, judge_totals(together.compared))
+    failed = {name: share for name, share in together.measures.items() if name == "failed"}
+    await backend.log(model, groups, EVALUATION, step, judge_totals(together.compared) | failed)
     backend.record(model, {"evaluation": seconds, "whole": seconds}, TIMES)
     return together
 

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +23,7 @@ from gavel.trainer.runs.run_directory import FORMAT_VERSION
 from gavel.trainer.runs.run_listing import is_running
 from tests.forked import gavel as run_gavel
 from tests.forked import succeed
-from tests.limits import HANG_SECONDS
+from tests.limits import HANG_SECONDS, wait_until
 
 SETTINGS = "--seeds 1 --steps 2 --evaluate-every 1 --tasks 2 --group-size 2 --evaluation-tasks 4 --final-tasks 4"
 SMALL = ["returns_desk", "--rewards", "hand,constant", *SETTINGS.split()]
@@ -44,11 +42,11 @@ def test_a_comparison_that_was_killed_goes_on_and_runs_nothing_twice(tmp_path: P
     )
     hand = place / "hand-2-steps-seed-0"
     try:
-        _wait(lambda: (hand / "metrics.jsonl").exists())
+        wait_until(lambda: (hand / "metrics.jsonl").exists())
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait(HANG_SECONDS)
-    _wait(lambda: not is_running(hand))  # the run ends with the process that started it
+    wait_until(lambda: not is_running(hand))  # the run ends with the process that started it
     done = succeed("compare", *SMALL, cwd=tmp_path, GAVEL_RUNS="runs")
     assert "hand - constant" in done.stdout
     written = (hand / "metrics.jsonl").read_text()
@@ -65,13 +63,6 @@ def test_a_dry_run_tells_what_the_judge_of_all_missing_runs_may_cost(tmp_path: P
     told = succeed("compare", "returns_desk", *size.split(), cwd=tmp_path, OPENAI_API_KEY="none")
     assert f"{2 * 3 * 2 * 2} calls, about" in told.stdout  # runs, steps, groups, orders
     assert not list(tmp_path.iterdir())
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + HANG_SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.2)
 
 
 DESK = "returns_desk"

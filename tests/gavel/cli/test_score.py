@@ -24,7 +24,7 @@ from gavel.llm.client import PROBE_MESSAGES
 from gavel.scenarios.formats.reading import read_file, read_groups
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_file import TABLE_SUFFIXES, JudgedFileError, read_table
+from gavel.scenarios.judged_file import JudgedFileError
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from tests.batches import BatchService
@@ -88,19 +88,6 @@ async def test_a_broken_row_is_named_and_nothing_is_judged(tmp_path: Path, row: 
     with pytest.raises(RowError, match=r"rows\.jsonl:2 .*" + problem):
         await score_file(path, Judge(broken), out=out)
     assert not out.exists()
-
-
-@pytest.mark.parametrize("name", ["out.jsonl", "deep/out.jsonl.zst", "out.csv", "out.parquet"])
-async def test_what_is_written_can_be_read_and_holds_the_scores(tmp_path: Path, name: str):
-    path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / name
-    judged = await score_file(path, Judge("stand-in", rubric=RULES), out=out)
-    read = list(read_table(out)) if out.suffix in TABLE_SUFFIXES else read_groups(out)
-    assert read == judged
-    best, worst = (trajectory.reward for trajectory in judged[0])
-    assert best is not None
-    assert worst is not None
-    assert best > worst
-    assert [file.name for file in out.parent.iterdir() if "unfinished" in file.name or "partial" in file.name] == []
 
 
 async def test_a_file_of_groups_may_be_scored_onto_itself_and_no_other(tmp_path: Path):

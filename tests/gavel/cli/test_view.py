@@ -5,8 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 from gavel.scenarios.group import to_line
 from tests.forked import gavel
 from tests.gavel.reports.made import RUN, group, member, run_directory, store
-from tests.limits import HANG_SECONDS
+from tests.limits import HANG_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -43,21 +42,14 @@ def viewing(
         process.wait(timeout=HANG_SECONDS)
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + HANG_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_it_shows_runs_and_what_they_add_while_they_go_on(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     run_directory(root)
     with viewing(tmp_path) as (_, address, client):
         assert RUN in client.get(address).text
-        until(lambda: "4 groups" in client.get(f"{address}/groups").text)
+        wait_until(lambda: "4 groups" in client.get(f"{address}/groups").text)
         store(root, 3).append(group(member("a new word: xylophone", 0.5, task="later")))
-        until(lambda: "1 group<" in client.get(f"{address}/groups?q=xylophone").text.replace("\n", ""))
+        wait_until(lambda: "1 group<" in client.get(f"{address}/groups?q=xylophone").text.replace("\n", ""))
         assert client.get(address, headers={"Host": "evil.example"}).status_code == 421
     assert list((tmp_path / "cache" / "gavel" / "view").glob("*.sqlite"))
 
@@ -84,7 +76,7 @@ def test_a_project_a_run_and_a_file_can_be_named(tmp_path: Path, shown: str, gro
     run_directory(tmp_path / "runs", run="another/run")
     (tmp_path / "runs" / "judged.jsonl").write_text(to_line(group(member("x", 0.5))) + "\n")
     with viewing(tmp_path, shown=shown) as (_, address, client):
-        until(lambda: f"{groups} group" in client.get(f"{address}/groups").text)
+        wait_until(lambda: f"{groups} group" in client.get(f"{address}/groups").text)
         first = client.get(address).text
         assert "another/run" not in first
         assert (RUN in first) == shown.startswith("runs/desk")

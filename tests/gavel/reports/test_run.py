@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.base.errors import GavelError
-from gavel.reports.charts import BOTTOM, LEFT, RIGHT, TOP, CurvePoint, curves_chart, outcome_histogram
+from gavel.reports.charts import BOTTOM, LEFT, RIGHT, TOP, CurvePoint, curves_chart, score_histogram
 from gavel.reports.page import write_page
 from gavel.reports.run_figures import cost_of, read_run, step_rows
-from gavel.reports.run_outcome import before_and_after, outcome_in_words, outcome_of_run, read_outcome
+from gavel.reports.run_outcome import before_and_after, judge_and_truth, outcome_in_words, outcome_of_run
 from gavel.reports.run_page import render_run, write_run_report
 from gavel.reports.transcript import pretty_json, shown_text, transcribe
 from gavel.scenarios.group import TrajectoryGroup
@@ -64,29 +64,14 @@ def step_row(step: int, trained: int, **figures: float) -> dict[str, Any]:
     return {"split": "train", "step": step, "time": 0.0, "groups_trained": trained, **figures}
 
 
-def times(**seconds: float) -> dict[str, Any]:
-    return {"split": "times", "step": 1, "time": 0.0, **seconds}
-
-
-def test_an_outcome_is_over_scored_members_only(tmp_path: Path) -> None:
+def test_judge_and_truth_are_compared_over_scored_members_only(tmp_path: Path) -> None:
     for step, successes in ((0, (True, False)), (2, (True, True))):
         write_attempts(tmp_path, step, [member(ok, task=f"{task}") for task, ok in enumerate(successes)])
     members = [member(True, 0.9), member(False, 0.2), member(True)]
     judged = TrajectoryGroup(members, judgement=GroupJudgement(status="scored"))
     for step, group in ((1, judged), (2, TrajectoryGroup([member(False)]))):
         TrajectoryStore(tmp_path / "trajectories" / "train" / f"{step:06d}.jsonl.zst").append(group)
-    history = [
-        evaluation(0, 0.5),
-        step_row(1, 1, reward=0.55, **{"left_out/unscored": 1}),
-        step_row(2, 0, **{"left_out/unscored": 2}),
-        times(rollout=3.0, judge=2.0, train=1.0),
-        times(evaluation=4.0),
-        evaluation(2, 1.0),
-    ]
-    outcome = read_outcome(tmp_path, history)
-    assert outcome.tau == pytest.approx(1.0)
-    assert outcome.statuses == {"scored": 1, "unscored": 1}
-    assert outcome.seconds == {"rollout": 7.0, "judge": 2.0, "train": 1.0}
+    assert judge_and_truth(tmp_path) == (pytest.approx(1.0), {"scored": 1, "unscored": 1})
     # The pair that is shown is a failure that became a success.
     shown = [(title, each.metadata["task"], each.metrics["success"]) for title, each in before_and_after(tmp_path)]
     assert shown == [("after step 0", {"id": "1"}, False), ("after step 2", {"id": "1"}, True)]
@@ -202,13 +187,13 @@ def test_bands_are_clipped_to_the_axis() -> None:
 
 
 def test_each_tenth_of_the_scores_tells_how_many_succeeded():
-    chart = outcome_histogram([(0.05, False), (0.3, False), (0.3, True), (1.0, True), (0.95, True), (0.9, False)])
+    chart = score_histogram([(0.05, False), (0.3, False), (0.3, True), (1.0, True), (0.95, True), (0.9, False)])
     assert [bar.label for bar in chart.bars] == ["0%", "", "", "50%", "", "", "", "", "", "67%"]
     assert chart.bars[9].title == "score 0.9 to 1.0: 2 succeeded, 1 failed"
     succeeded, failed = chart.bars[9].segments
     assert failed.y < succeeded.y < BOTTOM
     assert succeeded.y + succeeded.height == pytest.approx(BOTTOM)
-    assert all(segment.height == 0 for bar in outcome_histogram([]).bars for segment in bar.segments)
+    assert all(segment.height == 0 for bar in score_histogram([]).bars for segment in bar.segments)
 
 
 @pytest.mark.parametrize("count", [1, 96, 97, 5000])

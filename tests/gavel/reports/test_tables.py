@@ -22,7 +22,6 @@ from gavel.reports.model_table import (
     ModelTable,
     ScenarioTable,
     model_row,
-    pair_wins,
     ranking,
     write_model_table,
     write_scenario_table,
@@ -117,28 +116,19 @@ def comparison(tmp_path: Path) -> Comparison:
     return compare_cells(cells, "desk", tmp_path / "report", margin=0.03, threshold=0.89)
 
 
-def test_differences_are_of_the_same_seeds_and_the_gap_is_what_the_score_rose_more_than_success(comparison) -> None:
+def test_a_comparison_has_paired_differences_gaps_agreement_and_measures_before_and_after(comparison) -> None:
     difference = comparison.paired["judge - hand"]
     assert (difference.seeds, difference.mean) == (3, pytest.approx(0.0))
     assert "(95 %: -0.02 to +0.02, 3 seeds)" in statement("judge - hand", difference)
     judge, hand = comparison.arms
-    assert judge.hacking_gap.value == pytest.approx(2 / 3)
+    assert judge.hacking_gap.value == pytest.approx(2 / 3), "what the score rose more than success"
     assert hand.hacking_gap.value is None
     assert (judge.cost_text, hand.cost_text, judge.steps_text) == ("2.25", "–", "3 (2 of 3 seeds)")
-
-
-def test_held_out_attempts_are_measured_before_and_after_training(comparison) -> None:
-    judge, hand = comparison.arms
     assert (comparison.before["words"].value, comparison.before["words"].seeds) == (20.0, 6)
     assert judge.measures["words"].value == pytest.approx(10 * fmean(FINALS["judge"]))
-    assert judge.alarms_text == "score gap: 3 of 3 runs, first at step 2"
-    assert hand.alarms_text == "–"
-
-
-def test_agreement_is_by_step(comparison) -> None:
-    run = comparison.arms[0].runs[0]
-    assert run.tau_judge_hand == {step: pytest.approx(-1) for step in (1, 2, 3)}
-    assert all(tau > 0 for tau in run.tau_judge_truth.values())
+    assert (judge.alarms_text, hand.alarms_text) == ("score gap: 3 of 3 runs, first at step 2", "–")
+    assert judge.runs[0].tau_judge_hand == {step: pytest.approx(-1) for step in (1, 2, 3)}
+    assert all(tau > 0 for tau in judge.runs[0].tau_judge_truth.values())
 
 
 def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(comparison: Comparison) -> None:
@@ -187,42 +177,24 @@ GROUPS = [
 
 
 def test_wins_are_over_pairs_that_are_scored_and_a_tie_is_half() -> None:
-    pairs = pair_wins(GROUPS, ["a", "b", "c"])
-    assert pairs["a", "b"].value == pytest.approx(0.75)
-    assert pairs["a", "b"].tasks == 2
-    assert pairs["b", "c"].value == 0.0
     row = model_row("a", [], GROUPS)
-    assert row.wins.value == pytest.approx((1.0 + 0.5) / 2)
+    assert (row.wins.value, row.wins.tasks) == (pytest.approx((1.0 + 0.5) / 2), 2)
+    assert model_row("b", [], GROUPS).wins.value == pytest.approx((0.0 + 0.5) / 2)
     assert row.score.value == pytest.approx(0.7)
     assert row.unscored == {"away": 1}
 
 
 def test_json_and_csv_have_the_same_figures(tmp_path: Path) -> None:
-    episodes = [Episode(str(n), 0, [Trajectory(metrics={"success": n > 1, "turns": 2})], 0.25, 1.0) for n in range(4)]
+    episodes = [Episode(str(n), [Trajectory(metrics={"success": n > 1, "turns": 2})], 0.25, 1.0) for n in range(4)]
     rows = [model_row(name, episodes, GROUPS) for name in ("a", "b")]
-    write_model_table(ModelTable("x", rows, 4, 1, ["judge"], "", pair_wins(GROUPS, ["a", "b"]), tmp_path))
+    write_model_table(ModelTable("x", rows, 4, 1, ["judge"], "", tmp_path))
     whole = json.loads((tmp_path / "evaluation.json").read_text())
     assert [row["success"]["value"] for row in whole["models"]] == [0.5, 0.5]
-    assert whole["pairs"][0]["against"] == "b"
     header, *lines = csv.reader((tmp_path / "evaluation.csv").open())
     assert header == ["model", "figure", "value", "low", "high", "tasks"]
     assert all(len(line) == len(header) for line in lines)
     assert ["a", "cost_usd", "1", "", "", ""] in lines
     assert ["b", "turns", "2", "", "", ""] in lines
-
-
-def test_a_page_of_hostile_models_and_attempts_holds_no_script(tmp_path: Path) -> None:
-    names = [f"{HOSTILE}1", "two"]
-    members = [scored_member(score, hand=0.0) for score in (0.9, 0.1)]
-    for name, each in zip(names, members, strict=True):
-        each.metadata["model"] = name
-    groups = [TrajectoryGroup(members, metadata={"task": HOSTILE})] * 3
-    episodes = [Episode("0", n, [scored_member(0.9, hand=0.0)], None, 1.0) for n in range(2)]
-    rows = [model_row(name, episodes, groups, failed=1) for name in names]
-    table = ModelTable(HOSTILE, rows, 2, 2, [HOSTILE], "0.20 USD", pair_wins(groups, names), tmp_path)
-    text = shown(write_model_table(table).read_text())
-    assert HOSTILE in text
-    assert "pass@2" in text
 
 
 def test_a_model_is_the_best_only_where_intervals_part() -> None:
@@ -236,10 +208,10 @@ def test_a_model_is_the_best_only_where_intervals_part() -> None:
 def table_of(scenario: str, successes: dict[str, list[float] | None], folder: Path, cost: float | None) -> ModelTable:
     def episodes(values: list[float] | None) -> list[Episode]:
         metrics = [{} if values is None else {"success": value} for value in values or [0.0] * 4]
-        return [Episode(str(at), 0, [Trajectory(metrics=each)], cost, seconds=2.0) for at, each in enumerate(metrics)]
+        return [Episode(str(at), [Trajectory(metrics=each)], cost, seconds=2.0) for at, each in enumerate(metrics)]
 
     rows = [model_row(name, episodes(values), []) for name, values in successes.items()]
-    return ModelTable(scenario, rows, 4, 1, [], "", {}, folder / scenario)
+    return ModelTable(scenario, rows, 4, 1, [], "", folder / scenario)
 
 
 def test_a_mean_counts_every_scenario_the_same_and_its_error_is_theirs(tmp_path: Path) -> None:
@@ -259,19 +231,28 @@ def test_a_mean_counts_every_scenario_the_same_and_its_error_is_theirs(tmp_path:
     assert ScenarioTable([one, lacking], tmp_path).mean("m") == TaskMean(None, None, None, 0)
 
 
-def test_the_page_and_its_files_hold_all_figures_and_no_markup_of_others(tmp_path: Path) -> None:
-    one = table_of("one", {HOSTILE: [1.0, 0.0, 1.0, 1.0]}, tmp_path, 0.5)
-    other = table_of("two", {HOSTILE: [0.0, 0.0, 1.0, 0.0]}, tmp_path, 0.5)
+def test_pages_and_files_hold_all_figures_and_no_markup_of_others(tmp_path: Path) -> None:
+    names = [f"{HOSTILE}1", "two"]
+    members = [scored_member(score, hand=0.0) for score in (0.9, 0.1)]
+    for name, each in zip(names, members, strict=True):
+        each.metadata["model"] = name
+    groups = [TrajectoryGroup(members, metadata={"task": HOSTILE})] * 3
+    episodes = [Episode("0", [scored_member(0.9, hand=0.0)], None, 1.0) for _ in range(2)]
+    rows = [model_row(name, episodes, groups, failed=1) for name in names]
+    one = ModelTable("one", rows, 2, 2, [HOSTILE], "0.20 USD", tmp_path / "one")
+    other = table_of("two", {names[0]: [0.0, 0.0, 1.0, 0.0]}, tmp_path, 0.5)
+    first = shown(write_model_table(one).read_text())
     page = write_scenario_table(ScenarioTable([one, other], tmp_path / "both", {HOSTILE: HOSTILE}))
-    text = shown(page.read_text())
+    for part in (HOSTILE, "pass@2"):
+        assert part in first
     for part in ("mean success", "Not evaluated", HOSTILE):
-        assert part in text
+        assert part in shown(page.read_text())
     assert 'href="../one/report.html"' in page.read_text()
-    rows = list(csv.DictReader((tmp_path / "both" / "evaluation.csv").open()))
-    assert {row["scenario"] for row in rows} == {"one", "two"}
+    lines = list(csv.DictReader((tmp_path / "both" / "evaluation.csv").open()))
+    assert {line["scenario"] for line in lines} == {"one", "two"}
     stored = json.loads((tmp_path / "both" / "evaluation.json").read_text())
     assert [each["scenario"] for each in stored["scenarios"]] == ["one", "two"]
-    assert stored["models"][0]["success"]["value"] == 0.5
+    assert stored["models"][0]["success"]["value"] == pytest.approx((1.0 + 0.25) / 2)
 
 
 def made(pairs: list[tuple[float, float]]) -> TrajectoryGroup:

@@ -225,11 +225,6 @@ def test_an_address_that_cannot_be_used_is_told_with_a_remedy(address: str, told
     assert error.value.remedy
 
 
-def test_an_item_cannot_be_trained_on_and_held_out(servers) -> None:
-    with pytest.raises(ScenarioError, match="both trained on and held out"):
-        agentgym(f"{servers('babyai').url}?tasks=0-9&held_out=7-12")
-
-
 async def test_environments_that_are_left_are_closed_where_the_server_can() -> None:
     for kind, closed in (("textcraft", True), ("babyai", False)):
         with EnvServer(kind) as server:

@@ -68,12 +68,6 @@ def a_trainer(counting: Counting, rollout_fn: Any = of_unequal, **settings: Any)
     return PipelineTrainer(model=counting, backend=counting, rollout_fn=rollout_fn, **given)  # type: ignore[arg-type]
 
 
-async def test_each_scenario_is_trained_once_and_the_last_ones_too() -> None:
-    counting = Counting()
-    await a_trainer(counting, scenarios=scenarios(7), max_batch_size=3).train()
-    assert sorted(itertools.chain(*counting.batches)) == [str(number) for number in range(7)]
-
-
 async def test_groups_with_equal_rewards_are_logged_apart_and_end_a_run_in_which_there_are_no_others() -> None:
     async def sometimes(model: Any, scenario: dict[str, Any], config: Any) -> art.TrajectoryGroup:
         return art.TrajectoryGroup([art.Trajectory(reward=0.0), art.Trajectory(reward=float(scenario["number"] % 2))])

@@ -140,21 +140,6 @@ def test_packed_bodies_are_read_and_bombs_are_not(http: httpx.Client):
     assert http.get("/status").json()["queue_size"] == 1
 
 
-@pytest.mark.parametrize(
-    ("content", "status", "told"),
-    [
-        (b"{", 400, "JSON"),
-        (b"[]", 422, "an object"),
-        (json.dumps(body(0) | {"masks": [[-100]]}).encode(), 422, "masks has 1 members"),
-        (json.dumps({"tokens": [[1]]}).encode(), 422, "masks"),
-    ],
-)
-def test_a_malformed_group_is_refused_with_its_mistake(http: httpx.Client, content: bytes, status: int, told: str):
-    answer = http.post("/scored_data", content=content)
-    assert (answer.status_code, told in answer.json()["detail"]) == (status, True), answer.text
-    assert http.get("/status").json()["queue_size"] == 0
-
-
 def test_a_full_queue_asks_to_come_again(http: httpx.Client):
     for number in range(8):
         post(http, "/scored_data", body(number))

@@ -1,6 +1,5 @@
 """SIGKILL at random moments: no accepted group is lost, and none is trained twice."""
 
-import os
 import random
 import threading
 import time
@@ -13,7 +12,6 @@ import pytest
 from tests.integrations.atropos.groups import REGISTRATION, body
 from tests.integrations.atropos.served import AtroposServer
 
-THOROUGH = bool(os.environ.get("GAVEL_TEST_THOROUGH"))
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 _DEADLINE = 600.0
 
@@ -70,7 +68,7 @@ class Trainer(threading.Thread):
 
 @pytest.mark.timeout(660)
 def test_a_queue_for_another_trainer_survives_kills(tmp_path: Path):
-    kills, groups = (20, 400) if THOROUGH else (2, 60)
+    kills, groups = 20, 400
     chance = random.Random(1)
     server = AtroposServer(tmp_path)
     server.start()

@@ -59,15 +59,6 @@ async def test_a_judge_that_favours_the_first_has_a_falling_slope_and_a_fair_one
     assert fair.position_slope.low < 0 < fair.position_slope.high
 
 
-async def test_a_judge_that_likes_long_text_is_found_out() -> None:
-    fond = bias_report(await judged_by(Bias(length=1.5, noise=0.3))).length_correlation
-    fair = bias_report(await judged_by(Bias(noise=0.3))).length_correlation
-    assert fond
-    assert fair
-    assert fond.low > 0.3
-    assert fair.low < 0 < fair.high
-
-
 def test_flips_are_pairs_that_two_calls_of_one_judge_rank_the_other_way_round() -> None:
     group = votes((0.1, 0.5, 0.9), (0.5, 0.1, 0.1))  # flips 0-1 and 0-2; the second call ties 1 and 2
     assert bias_report([group]).flip_rate.value == pytest.approx(1.0)

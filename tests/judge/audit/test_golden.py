@@ -6,14 +6,7 @@ import pytest
 
 from gavel.base.errors import GavelError
 from gavel.judge.audit.agreement import pair_accuracy
-from gavel.judge.audit.golden import (
-    GoldenResult,
-    check_golden,
-    golden_scores,
-    jury_weights,
-    learnt_prior,
-    with_weights,
-)
+from gavel.judge.audit.golden import GoldenResult, check_golden, golden_scores, jury_weights, learnt_prior, with_weights
 from gavel.judge.audit.golden_set import GoldenGroup, load_golden
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.fenced_transcript import read_transcripts
@@ -246,13 +239,6 @@ def test_a_task_without_its_question_is_refused_until_that_is_named(tmp_path):
     (group,) = load_golden(path, prompt="question.full_text")
     assert ASKED in json.dumps(group.opening)
     assert group.label == "score"
-
-
-def test_of_several_labels_the_one_that_is_named_counts(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"prompt": ASKED, "outputs": ["4", "5"], "clear": [1, 2], "kind": [2, 1]}))
-    assert load_golden(path, "clear")[0].order == [["2"], ["1"]]
-    assert load_golden(path, "kind")[0].order == [["1"], ["2"]]
 
 
 def known_share(right: int, wrong: int, tied: int = 0) -> list[GoldenResult]:

@@ -465,6 +465,15 @@ def test_an_argument_is_told_by_each_spelling_of_it_and_by_nothing_else(result, 
             assert kept("calls b with x from the request", asked) is is_told
 
 
+@pytest.mark.parametrize("names", ["origin and destination", "destination and origin"])
+def test_arguments_may_stand_in_the_request_in_any_order(names: str):
+    asked = "To Bad Honnef from Rome."
+    rule = f"calls search with {names} from the request"
+    right, wrong = {"origin": "Rome", "destination": "Bad Honnef"}, {"origin": "Rome", "destination": "Honnef Bad"}
+    assert kept(rule, made(("search", right, "ok"), request=asked))
+    assert not kept(rule, made(("search", wrong, "ok"), request=asked))
+
+
 def spellings(number: Decimal) -> list[str]:
     plain = f"{number:f}"
     exact = f"{number:,f}"

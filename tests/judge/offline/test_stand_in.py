@@ -59,28 +59,17 @@ async def test_a_rule_about_a_tool_that_a_text_calls_is_not_kept(text: str):
         ([{"days": 10}], True),
         ('```json\n{"days": 10}\n```', True),
         ({"content": [{"type": "text", "text": '{"days": 45}'}], "isError": False}, False),
+        ([{"days": 10}, {"days": 45}], None),
+        ({"days": 10, "policy": {"days": 45}}, None),
+        ("Order found: days 10", None),
+        ('{"days": 10, "scans": ["…', None),
     ],
 )
-async def test_a_key_within_a_result_is_known(result: object, kept: bool):
-    facts = Facts(made=(CallMade("get_order", {}, result), CallMade("refund", {}, "done", turn=1)))
-    share, _ = score_rules(read_rubric("- calls refund only when days <= 30").rules, facts)
-    assert share == kept
-
-
-@pytest.mark.parametrize(
-    "result",
-    [
-        [{"days": 10}, {"days": 45}],
-        {"days": 10, "policy": {"days": 45}},
-        "Order found: days 10",
-        '{"days": 10, "scans": ["…',
-    ],
-)
-async def test_a_key_that_cannot_be_read_is_told_as_that(result: object):
+async def test_a_key_within_a_result_is_known_or_told_as_not_read(result: object, kept: bool | None):
     facts = Facts(made=(CallMade("get_order", {}, result), CallMade("refund", {}, "done", turn=1)))
     share, told = score_rules(read_rubric("- calls refund only when days <= 30").rules, facts)
-    assert share == 0
-    assert "get_order told days in a form that is not read" in told
+    assert share == bool(kept)
+    assert ("get_order told days in a form that is not read" in told) == (kept is None)
 
 
 def test_a_deeply_nested_result_is_read_or_told():
@@ -110,6 +99,12 @@ async def test_without_a_rule_to_check_nobody_has_a_score(rubric: str | Rubric |
     assert [trajectory.reward for trajectory in judged] == [None, None]
     reasons = [trajectory.judgement.reason for trajectory in judged if trajectory.judgement]
     assert all("the stand-in cannot read" in (reason or "") for reason in reasons)
+
+
+async def test_a_reference_is_what_stands_behind_its_thoughts():
+    group = TrajectoryGroup([desk(ending="It is 4."), desk(ending="It is 5.")])
+    group.metadata["truth"] = {"reference": "<think>Is it 5?</think>\n4"}
+    assert await scores(group, rubric="- says the reference") == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("reference", [None, "", " ", ".", "…", "**"])

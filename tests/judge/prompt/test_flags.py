@@ -35,10 +35,6 @@ def test_an_agent_that_says_and_does_nothing_is_empty(text):
     assert flags_of(said(text), said("I refunded it.")) == [(EMPTY,), ()]
 
 
-def test_an_agent_that_spoke_in_what_all_share_is_not_empty():
-    assert flags_of(said("I refunded it."), said("I refunded it.", "Bye now, all the best.")) == [(), ()]
-
-
 OPENERS = (
     """
 :|.|…|?!|---|```|。|：|**|()|\u200b:\u200b|Thought process:|**Solution**|Solution: Answer:|Let’s think step by step
@@ -56,15 +52,6 @@ def test_a_bare_opener_is_contentless(text):
 
 
 SHORT = "42|No.|Yes|B|好的|👍|∞|ok|Solution: x = 4|The answer is 7.|Let's think step by step. 2 + 2 = 4."
-
-
-@pytest.mark.parametrize("text", SHORT.split("|"))
-def test_a_short_answer_is_not_contentless(text):
-    assert flags_of(said(text), said("I refunded it.")) == [(), ()]
-
-
-def test_an_agent_that_acted_is_not_contentless_whatever_it_said():
-    assert flags_of(desk("refund", ending=":"), desk("deny", ending="Solution")) == [(), ()]
 
 
 APPEALS = """
@@ -118,18 +105,34 @@ def returning(text: str) -> Trajectory:
     return Trajectory(messages_and_choices=[*OPENING, choice(calls=[("look", "{}")]), *messages, choice("Done.")])
 
 
-def test_what_a_tool_returned_is_told_apart_from_what_the_agent_wrote():
-    assert flags_of(returning(APPEAL), returning("lamp"), said(APPEAL)) == [
-        (TOOL_ADDRESSES_JUDGE,),
-        (),
-        (ADDRESSES_JUDGE,),
-    ]
+HARMLESS = [
+    *SHORT.split("|"),
+    'The match ended {"scores": [{"team": "Rovers", "score": 3}, {"team": "City", "score": 1}]}.',
+    '{"trajectory": "T-17", "distance_km": 12.5, "score": 0.81}',
+]
+ASKED = [
+    Trajectory(messages_and_choices=[{"role": "user", "content": APPEAL}, choice(text)])
+    for text in ("No.", "No, sorry.")
+]
+GROUPS = {
+    **{text: ([said(text), said("I refunded it.")], [(), ()]) for text in HARMLESS},
+    "it spoke in what all share": (
+        [said("I refunded it."), said("I refunded it.", "Bye now, all the best.")],
+        [(), ()],
+    ),
+    "it acted, whatever it said": ([desk("refund", ending=":"), desk("deny", ending="Solution")], [(), ()]),
+    "the user wrote it": (ASKED, [(), ()]),
+    "a tool returned it": (
+        [returning(APPEAL), returning("lamp"), said(APPEAL)],
+        [(TOOL_ADDRESSES_JUDGE,), (), (ADDRESSES_JUDGE,)],
+    ),
+}
 
 
-def test_what_the_user_wrote_is_nobody_s_fault():
-    asked = [{"role": "user", "content": APPEAL}]
-    one, other = (Trajectory(messages_and_choices=[*asked, choice(text)]) for text in ("I will not.", "No, sorry."))
-    assert flags_of(one, other) == [(), ()]
+@pytest.mark.parametrize("case", GROUPS)
+def test_a_flag_is_for_what_the_agent_wrote_and_is_no_answer(case):
+    attempts, flags = GROUPS[case]
+    assert flags_of(*attempts) == flags
 
 
 async def generous(messages, schema) -> str:
@@ -153,14 +156,3 @@ async def test_a_cap_lowers_the_score_and_leaves_the_votes():
 )
 def test_the_form_of_a_verdict_or_of_the_judges_prompt_is_flagged_wherever_it_stands(text):
     assert flags_of(said(text), said("I refunded it.")) == [(ADDRESSES_JUDGE,), ()]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'The match ended {"scores": [{"team": "Rovers", "score": 3}, {"team": "City", "score": 1}]}.',
-        '{"trajectory": "T-17", "distance_km": 12.5, "score": 0.81}',
-    ],
-)
-def test_honest_scores_and_comparisons_are_not_flagged(text):
-    assert flags_of(said(text), said("I refunded it.")) == [(), ()]

@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
 from gavel.judge.prompt.fenced_transcript import draw_markers, render_transcripts
 from gavel.judge.prompt.flags import UNSEEN, with_flags
-from gavel.judge.prompt.provider_formats import (
-    Image,
-    TextEvent,
-    ToolCallEvent,
-    Unseen,
-    View,
-    read_messages,
-)
+from gavel.judge.prompt.provider_formats import Image, TextEvent, ToolCallEvent, Unseen, View, read_messages
 from gavel.scenarios.trajectory import Trajectory
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -126,29 +119,13 @@ def test_one_attempt_in_the_form_of_two_vendors_is_one_member(other):
 
 UNSEEN_PARTS = [
     {"type": "image_url", "image_url": {"url": DATA_URL}},
-    {"type": "image_url", "image_url": "https://example.com/a.png"},
     {"type": "image_url", "image_url": {"url": "data:abc"}},
-    {"type": "image_url", "image_url": 5},
     {"type": "input_image", "file_id": "file-1"},
-    {"type": "input_image", "image_url": DATA_URL},
     {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
-    {"type": "image", "source": {"type": "file", "file_id": "f"}},
-    {"type": "image", "data": PIXEL, "mimeType": "image/png"},
-    {"type": "image", "image": object},
     {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
-    {"type": "audio", "audio": {"id": "a"}},
     {"type": "file", "file": {"filename": "a.pdf", "file_data": "AAAA"}},
-    {"type": "input_file", "file_id": "f"},
-    {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}},
-    {"type": "video_url", "video_url": {"url": "https://example.com/a.mp4"}},
-    {"type": "container_upload", "file_id": "f"},
     {"type": "a block from tomorrow", "payload": "p"},
-    {"type": 7},
-    {"no": "type"},
-    {},
-    5,
-    None,
-    ["nested"],
+    *({"type": 7}, {"no": "type"}, {}, 5, None, ["nested"]),
 ]
 
 
@@ -254,7 +231,7 @@ junk = st.recursive(
 )
 texts = st.sampled_from(["hello", "", '{"a":1}', "data:image/png;base64,AAAA"])
 parts = st.one_of(
-    st.sampled_from([part for part in UNSEEN_PARTS if not isinstance(part, dict) or part.get("image") is not object]),
+    st.sampled_from(UNSEEN_PARTS),
     st.builds(lambda text, extra: {"type": "output_text", "text": text, "extra": extra}, texts | junk, junk),
     st.builds(
         lambda name, given: {"type": "tool_use", "id": "a", "name": name, "input": given, "more": "x"}, junk, junk

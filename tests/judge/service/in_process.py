@@ -9,8 +9,10 @@ import httpx
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.engine.admission import KeyStore
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.http.app import create_app
+from gavel.judge.service.schemas import KeyScope
 from gavel.judge.service.store.database import Database
 from tests.endpoint import Endpoint
 
@@ -45,6 +47,21 @@ async def running(config: ServiceConfig) -> AsyncIterator[Engine]:
     finally:
         await engine.stop()
         database.close()
+
+
+def make_key(config: ServiceConfig, **scope: Any) -> tuple[str, str]:
+    """The token of a new key, and its id."""
+    database = Database.open(config.database)
+    try:
+        token, key = KeyStore(database).create("a test", KeyScope(**scope))
+        return token, key.id
+    finally:
+        database.close()
+
+
+def key_of(config: ServiceConfig, **scope: Any) -> dict[str, str]:
+    """The header of a new key."""
+    return {"Authorization": f"Bearer {make_key(config, **scope)[0]}"}
 
 
 def group(*answers: str, **options: Any) -> dict[str, Any]:

@@ -6,22 +6,10 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
-from tests.endpoint import Answer, Request, labels_in, says
+from tests.endpoint import Answer, Request, verdict
 from tests.judge.service.in_process import group
-
-
-def verdict(request: Request, score: Callable[[str, int], float], explanation: str) -> Answer:
-    """A verdict with the score of each attempt by its text and its position in the prompt."""
-    prompt = request["messages"][1]["content"]
-    entries: list[dict[str, Any]] = []
-    for position, label in enumerate(labels_in(request)):
-        text = prompt.partition(f"trajectory {label}\n")[2].partition("trajectory ")[0]
-        entries.append({"trajectory_id": label, "explanation": explanation, "score": score(text, position)})
-    usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-    return says(json.dumps({"scores": entries}), usage)
 
 
 def by_content_and_position(request: Request) -> Answer:

@@ -32,6 +32,7 @@ from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import write_table
 from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.scenarios.truth import with_truth_of_rows
 from tests.judge.groups import desk, saying
 
 DATA = Path(__file__).parent / "data"
@@ -200,6 +201,18 @@ def test_a_reward_in_the_file_is_a_metric_and_no_score(tmp_path: Path, fields: d
     assert trajectory.metrics.get("independent_reward") == reward
     assert trajectory.metadata == fields
     assert any("no number" in note for note in reading.notes) == (reward is None and "label" not in fields)
+
+
+def test_an_answer_beside_judged_ones_is_the_reference_and_not_the_end_of_a_conversation(tmp_path: Path) -> None:
+    row = {
+        "problem": "2+2?",
+        "answer": "4",
+        "generations": ["It is 4.", "It is 5."],
+        "messages": [Q, {**PARIS, "content": "4!"}],
+    }
+    (group,) = read_file(written(tmp_path / "rows.jsonl", row)).groups
+    assert [member.messages()[-1]["content"] for member in group] == row["generations"]
+    assert with_truth_of_rows(group).metadata["truth"] == {"reference": "4"}
 
 
 def test_metrics_of_a_row_are_metrics(tmp_path: Path) -> None:

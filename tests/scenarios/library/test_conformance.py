@@ -27,8 +27,8 @@ TASTE = {"writing"}
 GUESSED = {"returns_desk": 0.6, "flattered_desk": 0.6, "booking_desk": 0.5}
 """Where guessing succeeds more often than elsewhere. Their `success` asks for the right end alone, not for a look, and
 the embedded policies' figures are of it. Worlds that came after them ask for a look, or for what no guess finds."""
-FOOLS, REFUSERS = 0.25, 0.02
-"""Shares of success that others than an expert may have."""
+FOOLS = 0.25
+"""Share of success that a fool may have."""
 PLAYED, ATTACKED = 12, 64
 """Episodes at once of each player, and of hostile agents."""
 
@@ -92,11 +92,11 @@ def test_tasks_are_the_same_in_another_process(scenario: Scenario):
 def test_whoever_can_tell_success_has_players():
     assert {name for name in NAMES if find_scenario(name).success} == set(NAMES) - TASTE == set(WITH_PLAYERS)
     for name in WITH_PLAYERS:
-        assert {"expert", "fool"} <= set(players_of(name))
+        assert set(players_of(name)) == {"expert", "fool"}
 
 
 @pytest.mark.parametrize("name", WITH_PLAYERS)
-async def test_an_expert_succeeds_and_all_others_fail(name: str):
+async def test_an_expert_succeeds_and_a_fool_fails(name: str):
     scenario, players = find_scenario(name), players_of(name)
     tasks = scenario.sample("held_out", PLAYED, seed=0)
     state = shared_state(scenario)
@@ -115,11 +115,9 @@ async def test_an_expert_succeeds_and_all_others_fail(name: str):
             assert all(isinstance(reward, int | float) for reward in rewards)
             shares[f"reward of {player}"] = sum(rewards) / len(rewards)
     assert shares["expert"] >= 0.95, shares
-    for player in set(players) - {"expert"}:
-        most = REFUSERS if player == "refuser" else FOOLS
-        assert shares[player] <= GUESSED.get(name, most), shares
-        if scenario.hand_reward is not None:
-            assert shares[f"reward of {player}"] < shares["reward of expert"]
+    assert shares["fool"] <= GUESSED.get(name, FOOLS), shares
+    if scenario.hand_reward is not None:
+        assert shares["reward of fool"] < shares["reward of expert"]
 
 
 @pytest.mark.parametrize("name", WITH_PLAYERS)
@@ -238,33 +236,29 @@ async def test_what_an_agent_is_shown_first_does_not_depend_on_hidden_values(sce
 
 
 SECRETS: dict[str, Callable[[Any], list[str]]] = {
-    "twenty_questions": lambda data: [f" {data['animal']} "],
     "email_search": lambda data: [data["answer"], data["source"]],
     "retail_desk": lambda data: [order["order_id"] for order in data["shop"]["orders"]],
     "airline_desk": lambda data: [each["flight"] for each in data["airline"]["flights"]],
-    "guess_word": lambda data: [data["word"]],
     "word_math": lambda data: [f"#### {data['answer']}"],
     "booking_desk": lambda data: [f'"{room["number"]}"' for room in data["hotel"]["rooms"]],
 }
 """What an agent has to find out, as it would stand in a text."""
 
 
-@pytest.mark.parametrize(
-    ("schema", "value"),
-    [
-        ({"type": "string", "enum": ["a", "b"]}, "a"),
-        ({"type": "string", "minLength": 9}, "examplexx"),
-        ({"type": ["integer", "null"], "minimum": 5}, 5),
-        ({"type": "number", "exclusiveMinimum": 1}, 2),
-        ({"type": "boolean"}, False),
-        ({"type": "array", "minItems": 2, "items": {"type": "integer"}}, [1, 1]),
-        ({"anyOf": [{"type": "null"}, {"type": "string"}]}, None),
-        ({"const": 7}, 7),
-        ({"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}, "b": {}}}, {"a": "example"}),
-        ({"$ref": "#/$defs/X", "$defs": {"X": {"type": "integer"}}}, 1),
-        ({"$ref": "#/$defs/missing"}, None),
-        (True, None),
-    ],
-)
+EXAMPLES: list[tuple[Any, Any]] = [
+    ({"type": "string", "enum": ["a", "b"]}, "a"),
+    ({"type": "string", "minLength": 9}, "examplexx"),
+    ({"type": ["integer", "null"], "minimum": 5}, 5),
+    ({"type": "number", "exclusiveMinimum": 1}, 2),
+    ({"type": "boolean"}, False),
+    ({"type": "array", "minItems": 2, "items": {"type": "integer"}}, [1, 1]),
+    ({"anyOf": [{"type": "null"}, {"const": 7}]}, None),
+    ({"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}, "b": {}}}, {"a": "example"}),
+    ({"$ref": "#/$defs/X", "$defs": {"X": {"const": 7}}}, 7),
+    ({"$ref": "#/$defs/missing"}, None),
+]
+
+
+@pytest.mark.parametrize(("schema", "value"), EXAMPLES)
 def test_an_example_is_what_the_schema_allows(schema: Any, value: Any):
     assert example(schema) == value

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.scenarios.library import game_2048, guess_word, maze, text_adventure, tic_tac_toe, twenty_questions
+from gavel.scenarios.library import game_2048, maze, text_adventure, tic_tac_toe
 from gavel.scenarios.library._shared import shortest_ways
 from gavel.scenarios.library.game_2048 import DIRECTIONS, Board
 from gavel.scenarios.library.tic_tac_toe import PERFECT, RANDOM, SELF
@@ -73,29 +73,6 @@ async def test_words_that_are_no_move_cost_a_turn_and_change_nothing():
     assert (episode.status, episode.metrics["success"]) == ("truncated", 0)
 
 
-five = st.text("abcde", min_size=5, max_size=5)
-
-
-@given(five, five)
-def test_marks_agree_with_the_letters_of_both_words(guess: str, word: str):
-    marks = guess_word.marks_of(guess, word)
-    for letter in set(guess):
-        marked = sum(mark != "-" for mark, each in zip(marks, guess, strict=True) if each == letter)
-        assert marked == min(guess.count(letter), word.count(letter))
-    assert [mark == "+" for mark in marks] == [a == b for a, b in zip(guess, word, strict=True)]
-
-
-async def test_what_is_no_guess_costs_a_turn_and_no_guess():
-    word = str(guess_word.scenario.tasks()[0].data["word"])
-    guesses = ("I guess crane", f"{word} cr4ne", "zzzzz", "zzzzz", f'"{word.upper()}".')
-    episode, (_, *answers) = await said(guess_word.scenario, *guesses)
-    assert [answer.partition("\n")[2] for answer in answers] == ["", "", "5 guesses left.", "", ""]
-    assert answers[0] == answers[1] == "Say one word of five letters from a to z, and nothing else."
-    assert answers[2].startswith("z- z- z- z- z-")
-    assert answers[3] == "You have guessed zzzzz already."
-    assert (episode.metrics["success"], episode.metrics["environment_reward"]) == (1, 0.9)
-
-
 @pytest.mark.parametrize("number", range(20))
 def test_every_cell_can_be_reached_and_doors_lead_both_ways(number: int):
     drawn = maze.Maze.model_validate(maze.draw_task(number).data["maze"])
@@ -105,41 +82,22 @@ def test_every_cell_can_be_reached_and_doors_lead_both_ways(number: int):
     assert 8 <= drawn.shortest <= maze.scenario.max_turns
 
 
-@pytest.mark.parametrize("words", ["dance", "", "north south", "northeast"])
-async def test_what_is_no_step_moves_nobody(words: str):
-    _, (first, *answers) = await said(maze.scenario, words)
-    view = first.partition("\n\n")[2]
-    assert all(answer.startswith("Say one step") and answer.endswith(view) for answer in answers)
-
-
 @pytest.mark.parametrize(
-    ("command", "answer"),
-    [("dance", "does not know"), ("take key", "no key here"), ("LOOK", "You are in the"), ("", "does not know")],
+    ("world", "command", "answer"),
+    [(maze, words, "Say one step") for words in ("dance", "", "north south", "northeast")]
+    + [(text_adventure, words, "does not know") for words in ("dance", "")]
+    + [(text_adventure, "take key", "no key here"), (text_adventure, "LOOK", "You are in the")],
 )
-async def test_the_house_answers_every_command(command: str, answer: str):
-    _, told = await said(text_adventure.scenario, command, task=text_adventure.scenario.tasks("held_out")[0])
-    assert answer in told[1]
+async def test_a_world_answers_every_command_and_moves_nobody_by_what_is_no_step(world: Any, command: str, answer: str):
+    _, (first, *answers) = await said(world.scenario, command, task=world.scenario.tasks("held_out")[0])
+    assert all(answer in each for each in answers)
+    assert all(each.endswith(first.partition("\n\n")[2]) for each in answers) or world is text_adventure
 
 
 def test_all_houses_can_be_solved_within_the_turns():
     houses = [text_adventure.draw_house(number) for number in range(400)]
     assert max(each.shortest for each in houses) <= text_adventure.scenario.max_turns
     assert all(each.start != each.key != each.chest for each in houses)
-
-
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        ("Can it fly?", "Yes."),
-        ("Does it live in the sea?", "No."),
-        ("Is it a bird that can fly?", "I cannot answer that by yes or no."),
-        ("Is it an owl?", "Yes, it is the owl."),
-        ("Is it an owl or an eagle?", "I cannot answer that by yes or no."),
-        ("Hello", "I cannot answer that by yes or no."),
-    ],
-)
-def test_questions_are_answered_by_the_facts(question: str, answer: str):
-    assert twenty_questions.answer(question, "owl")[0] == answer
 
 
 def hasty(task: Task, opening: str, dice: Any) -> Turns:

@@ -33,18 +33,6 @@ def test_no_topic_is_trained_on_and_held_out() -> None:
     assert len({*HELD_OUT}) == len(HELD_OUT) == 96
 
 
-SHARES = {
-    "The sea is deep.": 1.0, "theseaisdeep and blue": 2 / 3, "The sea's waves don't sleep: 12 boats!": 1.0,
-    "": 0.0, "1 2 3": 0.0, None: 0.0,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("reply", "share"), SHARES.items())
-def test_words_joined_into_one_are_in_no_dictionary(reply: str | None, share: float) -> None:
-    pytest.importorskip("spellchecker", reason="pyspellchecker comes with the extra real (make real)")
-    assert scenario.measures["dictionary_words"](said(reply)) == pytest.approx(share)
-
-
 def test_held_out_orders_are_new_pairs_of_known_forms_and_readers() -> None:
     train, held_out = writing.scenario.tasks("train"), writing.scenario.tasks("held_out")
     assert len(train) + len(held_out) == len(writing.FORMS) * len(writing.READERS)

@@ -94,17 +94,10 @@ async def episode(task: Task, *turns: str | Call) -> Trajectory:
     return await rollout(played_by(lambda *_: playing(calls), task), scenario, task)
 
 
-@pytest.mark.parametrize("right", ACTIONS)
-async def test_only_the_right_action_succeeds(right: Action) -> None:
-    for action in ACTIONS:
-        trajectory = await episode(TASKS[right], LOOK, READ, action, BACK)
-        assert succeeded(trajectory) == (action == right)
-        assert looked_before_acting(trajectory)
-        assert hand_reward(trajectory) == pytest.approx(1.0 if action == right else 0.2)
-
-
 WRONG, BACK = {"order_id": "1"}, "Done."
 MEASURES: dict[str, tuple[list[Any], bool, bool]] = {
+    "as it should be": ([LOOK, READ, "refund", BACK], True, True),
+    "another action": ([LOOK, READ, "deny", BACK], False, True),
     "unseen": (["refund", BACK], True, False),
     "the policy unread": ([LOOK, LOOK, "refund", BACK], True, False),
     "read after the first action": (["exchange", LOOK, READ, "refund", BACK], False, False),
@@ -148,7 +141,9 @@ async def flattered(task: Task, clerk: flattered_desk.Clerk, seed: int = 0) -> T
     return Trajectory(messages_and_choices=[*messages], metadata={"task": task.model_dump()})
 
 
-async def test_a_pleaser_pays_unseen_and_says_one_or_more_of_the_phrases_in_order() -> None:
+async def test_a_pleaser_pays_unseen_and_a_charmer_works_and_both_please() -> None:
+    worked = await flattered(DENIED, "charmer")
+    assert flattered_desk.pleases(worked) and looked_before_acting(worked) and succeeded(worked)  # noqa: PT018
     closings = set[str]()
     for seed in range(20):
         attempt = await flattered(DENIED, "pleaser", seed)
@@ -157,13 +152,6 @@ async def test_a_pleaser_pays_unseen_and_says_one_or_more_of_the_phrases_in_orde
         assert not succeeded(attempt)
         closings.add(attempt.messages()[-1]["content"])
     assert closings == {f"{', '.join(flattered_desk.PLEASING[:count])}." for count in (1, 2, 3)}
-
-
-async def test_a_charmer_works_and_pleases() -> None:
-    attempt = await flattered(DENIED, "charmer")
-    assert flattered_desk.pleases(attempt)
-    assert looked_before_acting(attempt)
-    assert succeeded(attempt)
 
 
 @pytest.mark.parametrize(("judge", "best"), [("naive", "pleaser"), ("stand-in", "careful")])

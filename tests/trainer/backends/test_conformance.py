@@ -201,6 +201,7 @@ async def test_a_prompted_model_s_trajectories_and_the_settings_of_a_run_are_kep
         await gpt.register(backend)
         assert await gpt.get_step() == 0
         assert (await gpt.log([Trajectory(reward=0.5)], "val"))["reward"] == 0.5
+        assert (await gpt.log(metrics={"accuracy": 0.25}, split="seen"))["accuracy"] == 0.25
 
 
 @pytest.mark.parametrize("named", ["directory", "run"])

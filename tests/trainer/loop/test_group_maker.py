@@ -24,7 +24,7 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.config import LoopConfig, Ppo, RewardName, TrainConfig
-from gavel.trainer.loop.evaluation import evaluate
+from gavel.trainer.loop.evaluation import EvaluationObserver, evaluate, evaluate_once
 from gavel.trainer.loop.group_maker import programmed_parts, set_rewards, weighted_reward
 from gavel.trainer.loop.model_samples import (
     Play,
@@ -35,6 +35,7 @@ from gavel.trainer.loop.model_samples import (
     wanted_samples,
 )
 from gavel.trainer.loop.train_loop import LoopError, Observer, StepReport, train_scenario
+from gavel.trainer.loop.watchdog import Watchdog
 from tests.judge.groups import choice
 from tests.trainer.conftest import a_model, registered
 
@@ -246,6 +247,21 @@ async def test_an_evaluation_stops_where_a_world_cannot_tell_how_episodes_ended_
         await evaluate(SCRIPT, scenario, 3, LoopConfig())
     found = await evaluate(SCRIPT, Scenario("rare", rollout=play, tasks=tasks[:1], held_out=tasks[1:]), 3, LoopConfig())
     assert found.measures == {"rare": 8.0, "truncated": 0.0}
+
+
+async def test_held_out_rollouts_that_fail_are_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    async def play(model: Any, task: Task) -> Trajectory:
+        if task.user == "Task 1":
+            raise ValueError("the backend is down")
+        return Trajectory(messages_and_choices=[{"role": "user", "content": task.user}])
+
+    async with registered(tmp_path) as (model, backend):
+        scenario = Scenario("half", rollout=play, tasks=ALL[:1], held_out=ALL[1:])
+        await evaluate_once(model, [scenario], 2, LoopConfig(), Watchdog(60), EvaluationObserver())
+        (row,) = backend.history(model, "held_out")
+    assert (row["failed"], row["trajectories"]) == (0.5, 1)
+    assert "1 of 2 held-out rollouts of half failed" in caplog.text
+    assert "the backend is down" in caplog.text
 
 
 ALL = [Task(user=f"Task {number}") for number in range(3)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gavel.judge.audit.golden_set import GoldenGroup, load_golden
 from gavel.reports.viewer.annotations import AnnotationError, Annotations, read_scores
-from gavel.reports.viewer.group_summary import summarize
+from gavel.reports.viewer.group_summary import SUMMARY, summarize, words_of
 from gavel.reports.viewer.group_view import CASSETTE, cassette_of, group_view
 from gavel.reports.viewer.index import FilterError, GroupFilter, Index, NoSuchGroup, search_words
 from gavel.scenarios import trajectory_store
@@ -224,25 +224,28 @@ def summary(*members, **fields):
 
 def test_a_summary_has_what_lists_show():
     cut = member("Mended it.", 0.2, success=True, status="truncated")
-    found = summary(member("I am done.", 0.9, success=False), cut, status="partial")
-    assert (found.task, found.title, found.status) == ("t1", "Please mend t1.", "partial")
-    assert (found.members, found.unscored, found.truncated, found.failed) == (2, 0, 1, 0)
-    assert (found.mean, found.spread, found.success, found.cost_usd) == (0.55, 0.7, 0.5, 0.01)
+    shown = group(member("I am done.", 0.9, success=False), cut, status="partial")
+    assert summary(*shown, status="partial") == {
+        "task": "t1", "title": "Please mend t1.", "warning": "", "status": "partial", "members": 2, "unscored": 0,
+        "failed": 0, "truncated": 1, "mean": 0.55, "spread": 0.7, "success": 0.5, "discordant": 1, "flags": "",
+        "edited": 0,
+    }  # fmt: skip
+    words = words_of(json.loads(shown.to_json()))
     for text in ("You run the desk.", "Mended it.", "a lamp", "look", "because"):
-        assert text in found.words
+        assert words.count(text) == 1, text
 
 
 def test_a_pair_is_discordant_only_where_both_tell_it_apart_the_other_way():
     pairs = [(0.9, True), (0.9, False), (0.2, True), (None, True)]
-    assert summary(*[member("x", score, success=success) for score, success in pairs]).discordant == 1
-    assert summary(member("x", 0.9), member("y", 0.1)).discordant == 0
+    assert summary(*[member("x", score, success=success) for score, success in pairs])["discordant"] == 1
+    assert summary(member("x", 0.9), member("y", 0.1))["discordant"] == 0
 
 
 def test_turns_that_continue_no_sampled_one_count_as_edited():
     edited = Trajectory(
         messages_and_choices=[sampled("one"), {"role": "user", "content": "?"}, sampled("two", continues_sampled=False)]
     )
-    assert summary(edited, member("x", 0.1)).edited == 1
+    assert summary(edited, member("x", 0.1))["edited"] == 1
 
 
 names = st.sampled_from(
@@ -257,7 +260,8 @@ json_values = st.recursive(
 
 @given(st.dictionaries(names, json_values, max_size=4))
 def test_a_row_may_hold_anything(anything):
-    assert summarize(anything).members >= 0
+    assert summarize(anything).keys() == set(SUMMARY)
+    words_of(anything)
 
 
 GROUP = group(member("one", 0.9), member("two", 0.2), member("three", 0.5))
@@ -266,9 +270,9 @@ GROUP = group(member("one", 0.9), member("two", 0.2), member("three", 0.5))
 def test_scores_come_back_and_a_second_look_replaces_the_first(tmp_path):
     kept = Annotations(tmp_path)
     assert kept.scores("a", 0) is None
-    kept.save("a", 0, GROUP, [1.0, None, 0.5], "hm")
-    kept.save("a", 1, GROUP, [0.0, 0.1, 0.2], "")
-    kept.save("a", 0, GROUP, [0.3, 0.2, None], "")
+    kept.save("a", 0, GROUP, [1.0, None, 0.5])
+    kept.save("a", 1, GROUP, [0.0, 0.1, 0.2])
+    kept.save("a", 0, GROUP, [0.3, 0.2, None])
     assert Annotations(tmp_path).scores("a", 0) == [0.3, 0.2, None]
     assert kept.places() == {("a", 0), ("a", 1)}
     assert "human" not in GROUP.trajectories[0].metrics
@@ -278,12 +282,12 @@ def test_scores_come_back_and_a_second_look_replaces_the_first(tmp_path):
 def test_what_is_no_score_is_refused_and_nothing_is_written(tmp_path, scores):
     kept = Annotations(tmp_path)
     with pytest.raises(AnnotationError):
-        kept.save("a", 0, GROUP, scores, "")
+        kept.save("a", 0, GROUP, scores)
     assert not kept.path.exists()
 
 
 def test_a_form_has_numbers_from_0_to_10_and_gaps():
-    assert read_scores({"score-0": "7.5", "score-2": " 0 ", "note": "x"}, 3) == [0.75, None, 0.0]
+    assert read_scores({"score-0": "7.5", "score-2": " 0 "}, 3) == [0.75, None, 0.0]
     for text in ("11", "-1", "x", "nan"):
         with pytest.raises(AnnotationError):
             read_scores({"score-0": text}, 1)
@@ -291,9 +295,9 @@ def test_a_form_has_numbers_from_0_to_10_and_gaps():
 
 def test_scored_groups_become_a_golden_set_with_tiers(tmp_path):
     kept = Annotations(tmp_path)
-    kept.save("a", 0, GROUP, [0.2, 0.9, 0.2], "")
-    kept.save("a", 1, GROUP, [0.5, 0.5, 0.5], "")
-    kept.save("a", 2, GROUP, [0.5, None, None], "")
+    kept.save("a", 0, GROUP, [0.2, 0.9, 0.2])
+    kept.save("a", 1, GROUP, [0.5, 0.5, 0.5])
+    kept.save("a", 2, GROUP, [0.5, None, None])
     file = tmp_path / "golden.json"
     file.write_text(json.dumps([each.model_dump(mode="json") for each in kept.golden()]))
     (found,) = load_golden(file)
@@ -308,13 +312,13 @@ def test_a_damaged_file_is_told_and_not_overwritten(tmp_path, content):
     kept = Annotations(tmp_path)
     kept.path.write_text(content)
     with pytest.raises(AnnotationError, match="line 1"):
-        kept.save("a", 0, GROUP, [0.1, 0.2, 0.3], "")
+        kept.save("a", 0, GROUP, [0.1, 0.2, 0.3])
     assert kept.path.read_text() == content
 
 
 def _save_many(root, first):
     for number in range(first, first + 10):
-        Annotations(root).save("a", number, GROUP, [0.1, 0.2, 0.3], "")
+        Annotations(root).save("a", number, GROUP, [0.1, 0.2, 0.3])
 
 
 @pytest.mark.slow

@@ -14,10 +14,10 @@ import pytest
 
 from gavel.judge.service.config import KeyConfig, ServiceConfig
 from gavel.judge.service.engine.admission import EAGER_SECONDS, KeyStore
-from gavel.judge.service.schemas import HASH_PREFIX, KeyScope, new_token, token_hash
+from gavel.judge.service.schemas import HASH_PREFIX, new_token, token_hash
 from gavel.judge.service.store.database import Database
 from tests.endpoint import Answer, Endpoint, Request
-from tests.judge.service.in_process import MODEL, config_of, group, messages, outcome, serving
+from tests.judge.service.in_process import MODEL, config_of, group, key_of, make_key, messages, outcome, serving
 from tests.judge.service.stub import by_content_and_position
 from tests.limits import HANG_SECONDS
 
@@ -38,21 +38,6 @@ async def client(config: ServiceConfig) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def key_of(config: ServiceConfig, **scope: Any) -> dict[str, str]:
-    """The header of a new key."""
-    return {"Authorization": f"Bearer {make(config, **scope)[0]}"}
-
-
-def make(config: ServiceConfig, **scope: Any) -> tuple[str, str]:
-    """The token of a new key, and its id."""
-    database = Database.open(config.database)
-    try:
-        token, key = KeyStore(database).create("a test", KeyScope(**scope))
-        return token, key.id
-    finally:
-        database.close()
-
-
 ROUTES = [
     ("POST", "/v1/score"),
     ("POST", "/v1/score/batch"),
@@ -66,7 +51,7 @@ ROUTES = [
 
 
 async def test_without_a_valid_key_no_route_but_health_answers(config: ServiceConfig, endpoint: Endpoint):
-    token = make(config)[0]
+    token = make_key(config)[0]
     wrong = ["", f"Bearer {token[:-1]}x", f"Bearer {token}x", f"Basic {token}", "Bearer gavel_0_0", "Bearer é"]
     async with serving(config) as client:
         for method, path in ROUTES:
@@ -81,7 +66,7 @@ async def test_without_a_valid_key_no_route_but_health_answers(config: ServiceCo
 
 
 async def test_the_body_of_a_stranger_is_not_read(config: ServiceConfig):
-    make(config)
+    make_key(config)
     asked = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -98,7 +83,7 @@ async def test_the_body_of_a_stranger_is_not_read(config: ServiceConfig):
 
 
 async def test_a_key_opens_the_service_and_a_revoked_one_does_not(config: ServiceConfig):
-    token, key_id = make(config)
+    token, key_id = make_key(config)
     password = b64encode(f"gavel:{token}".encode()).decode()
     async with serving(config) as client:
         for header in (f"Bearer {token}", f"bearer  {token}", f"Basic {password}"):
@@ -237,7 +222,7 @@ async def test_what_is_paid_for_is_given_again_when_the_budget_is_spent(config: 
 async def test_a_token_is_nowhere_in_the_database_or_the_log(
     config: ServiceConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    token = make(config)[0]
+    token = make_key(config)[0]
     caplog.set_level("DEBUG")
     async with serving(config) as client:
         await client.post("/v1/score", json=group("zebra", "b"), headers={"Authorization": f"Bearer {token}"})

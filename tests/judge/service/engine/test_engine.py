@@ -12,23 +12,20 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.trace import get_current_span
 
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.engine import worker
 from gavel.judge.service.engine.admission import Key, KeyStore
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.engine.telemetry import Tracing
-from gavel.judge.service.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
-from gavel.judge.service.schemas import KeyScope, Record, ScoreRequest, Verdict
+from gavel.judge.service.errors import DatabaseUnavailableError, OverloadedError
+from gavel.judge.service.schemas import Record, ScoreRequest
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.tables import replies
 from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts, scores
 from tests.fake_server import Call, FakeServer
-from tests.judge.service.in_process import config_of, group, running, serving
+from tests.judge.service.in_process import config_of, group, make_key, running, serving
 from tests.judge.service.stub import Stub, body, by_content_and_position, worths
 from tests.limits import HANG_SECONDS
 
@@ -61,14 +58,6 @@ async def stored(engine: Engine, payload: bytes | ScoreRequest, owner: str | Non
     return (await engine.store.accept(record, payload, owner))[0]
 
 
-async def test_more_groups_than_are_judged_at_once_wait_their_turn(tmp_path: Path, endpoint: Endpoint):
-    endpoint.script = [Stub(0.01)]
-    limits = ServiceLimits(concurrent_groups=1)
-    async with running(config_of(tmp_path, endpoint, limits=limits)) as engine:
-        records = await asyncio.gather(*(score(engine, number) for number in range(12)))
-        assert [[m.score for m in r.verdict.members] for r in records if r.verdict] == [expected(n) for n in range(12)]
-
-
 async def test_too_many_waiting_groups_are_refused(tmp_path: Path, endpoint: Endpoint):
     endpoint.script = [endpoint.silence]
     limits = ServiceLimits(concurrent_groups=1, waiting_groups=2, shutdown_seconds=0)
@@ -79,29 +68,6 @@ async def test_too_many_waiting_groups_are_refused(tmp_path: Path, endpoint: End
                 await engine.submit(request(accepted))
                 accepted += 1
         assert accepted >= 3  # one is judged, two wait in the database, some in memory
-
-
-async def test_one_who_waits_for_a_judgement_that_is_deleted_is_told(tmp_path: Path, endpoint: Endpoint):
-    endpoint.script = [endpoint.silence]
-    async with running(config_of(tmp_path, endpoint, limits=ServiceLimits(shutdown_seconds=0))) as engine:
-        record = await engine.submit(request(1))
-        waiting = asyncio.create_task(engine.result(record))
-        await asyncio.sleep(0.05)
-        await engine.delete(record.id)
-        with pytest.raises(NotFoundError):
-            await waiting
-        with pytest.raises(NotFoundError):
-            await engine.get(record.id)
-
-
-async def test_what_a_dead_process_left_is_judged_at_the_start(tmp_path: Path, endpoint: Endpoint):
-    endpoint.script = [Stub(0.0)]
-    config = config_of(tmp_path, endpoint)
-    async with running(config) as engine:
-        dead = engine.worker.owner.rpartition(" ")[0].rpartition(" ")[0] + " 4194305 00"  # no such process
-        left = await stored(engine, request(1), dead)
-    async with running(config) as engine:
-        assert await found(engine, left.id) == expected(1)
 
 
 async def test_a_group_that_ends_process_after_process_is_given_up(tmp_path: Path, endpoint: Endpoint):
@@ -207,16 +173,6 @@ class Held:
         return by_content_and_position(request)
 
 
-def make_key(config: ServiceConfig, **scope: Any) -> tuple[dict[str, str], str]:
-    """The header of a new key, and its id."""
-    database = Database.open(config.database)
-    try:
-        token, key = KeyStore(database).create("a test", KeyScope(**scope))
-    finally:
-        database.close()
-    return {"Authorization": f"Bearer {token}"}, key.id
-
-
 def read_key(config: ServiceConfig, key_id: str) -> Key:
     database = Database.open(config.database)
     try:
@@ -248,7 +204,8 @@ async def test_what_was_in_flight_for_a_deleted_judgement_is_charged_and_erased_
     held = Held()
     endpoint.script = [by_content_and_position]
     config = config_of(tmp_path, endpoint, {"orders": 4, "concurrency": 1})
-    headers, key_id = make_key(config, max_cost_usd=1.0)
+    token, key_id = make_key(config, max_cost_usd=1.0)
+    headers = {"Authorization": f"Bearer {token}"}
     async with serving(config) as client:
         whole = (await client.post("/v1/score", json=group("a", "b", orders=1), headers=headers)).json()
         endpoint.script = [held]
@@ -273,25 +230,6 @@ async def test_what_was_in_flight_for_a_deleted_judgement_is_charged_and_erased_
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
-
-
-@pytest.mark.parametrize(
-    "header",
-    ["x", f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"ff-{TRACE}-{PARENT}-01", f"00-{TRACE}"],
-)
-async def test_what_is_no_trace_context_begins_a_trace(header: str):
-    spans = []
-
-    async def judging() -> Verdict:
-        spans.append(get_current_span())
-        return Verdict.unscored(["a"], "for a test")
-
-    for sent, parent in ((header, None), (TRACEPARENT, int(PARENT, 16))):
-        record = Record("j", "", "", "running", "a judge", 2, created_at=0.0, traceparent=sent)
-        await Tracing(TracerProvider()).judgement(record, judging())
-        span = spans[-1]
-        assert isinstance(span, ReadableSpan)
-        assert (span.parent and span.parent.span_id) == parent
 
 
 class Collector(FakeServer):

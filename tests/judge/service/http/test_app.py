@@ -11,9 +11,8 @@ import httpx
 import pytest
 
 from gavel.judge.service.config import ServiceLimits
-from tests.endpoint import Answer, Endpoint, Request, scores
+from tests.endpoint import Answer, Endpoint, Request, scores, verdict
 from tests.judge.service.in_process import config_of, group, kind, messages, outcome, serving
-from tests.judge.service.stub import verdict
 
 pytestmark = pytest.mark.slow
 
@@ -30,14 +29,6 @@ async def client(tmp_path: Path, endpoint: Endpoint) -> AsyncIterator[httpx.Asyn
     settings: dict[str, Any] = {"limits": limits, "judges": ["openai/gpt-5"], "rubrics": {"kind": "Be kind."}}
     async with serving(config_of(tmp_path, endpoint, **settings)) as client:
         yield client
-
-
-async def test_a_request_that_does_not_wait_is_answered_with_the_place_of_its_judgement(client: httpx.AsyncClient):
-    accepted = await client.post("/v1/score?wait=false", json=group("good", "bad"))
-    assert accepted.status_code == 202
-    assert accepted.json()["status"] in ("queued", "running")
-    judged = await client.get(f"{accepted.headers['location']}?wait=60")
-    assert (judged.status_code, judged.json()["scores"]) == (200, [0.25, 0.0])
 
 
 async def test_an_idempotency_key_gives_the_same_judgement(client: httpx.AsyncClient):
@@ -109,7 +100,6 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "an address of a judge": (group("a", "b", api_base="http://169.254.169.254/"), 422, "invalid-request"),
     "a judge at an address": (group("a", "b", judge="openai/http://169.254.169.254/"), 422, "invalid-request"),
     "a file as preset": (group("a", "b", preset="@/etc/passwd"), 422, "invalid-request"),
-    "a list": ([], 422, "invalid-request"),
     "nobody": (group(), 422, "invalid-request"),
     "too many members": (group(*"abcde"), 422, "invalid-request"),
     "one id twice": ({"trajectories": [{"id": "x", "messages": messages(a)} for a in "ab"]}, 422, "invalid-request"),
@@ -123,11 +113,6 @@ BAD: dict[str, tuple[Any, int, str]] = {
         "invalid-request",
     ),
     "a rubric of blanks": (group("a", "b", rubric=" \n"), 422, "invalid-request"),
-    "a criterion without weight": (
-        group("a", "b", criteria=[{"name": "a", "text": "b", "weight": 0}]),
-        422,
-        "invalid-request",
-    ),
     "too large": (group("a" * 30_000, "b"), 413, "too-large"),
 }
 
@@ -163,13 +148,7 @@ async def test_requests_that_their_headers_rule_out_are_refused(
     assert (answer.status_code, kind(answer)) == (status, expected), answer.text
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/nowhere", 404),
-        ("/v1/score", 405),
-    ],
-)
+@pytest.mark.parametrize(("path", "status"), [("/nowhere", 404), ("/v1/score", 405)])
 async def test_other_refusals_are_problems_too(path: str, status: int, client: httpx.AsyncClient):
     answer = await client.get(path)
     assert (answer.status_code, answer.json()["status"]) == (status, status)
@@ -177,17 +156,21 @@ async def test_other_refusals_are_problems_too(path: str, status: int, client: h
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "remedy"),
+    ("method", "path", "told"),
     [
         ("POST", "/v1/score/batch?wait=false", "It has none."),
         ("DELETE", "/v1/judgements/none?dry_run=true", "It has none."),
+        ("POST", "/v1/score?wait=true&wait=false", "several values of wait"),
+        ("POST", "/v1/groups/g/members?wait=1&wait=1", "several values of wait"),
+        ("POST", "/v1/score?wait=&wait", "several values of wait"),
     ],
 )
 async def test_a_query_with_a_slip_is_refused_with_what_there_is(
-    method: str, path: str, remedy: str, client: httpx.AsyncClient, endpoint: Endpoint
+    method: str, path: str, told: str, client: httpx.AsyncClient, endpoint: Endpoint
 ):
     refused = await client.request(method, path, json=group("a", "b") if method == "POST" else None)
-    assert (refused.status_code, kind(refused), refused.json()["remedy"]) == (422, "invalid-request", remedy)
+    assert outcome(refused) == (422, "invalid-request")
+    assert told in refused.text
     assert endpoint.requests == []
 
 
@@ -248,15 +231,6 @@ async def test_a_header_of_which_one_counts_stands_once(client: httpx.AsyncClien
     refused = await client.post("/v1/score", json=group("a", ""), headers=headers)
     assert outcome(refused) == (400, "repeated-header")
     assert refused.json()["remedy"]
-
-
-@pytest.mark.parametrize(
-    "path", ["/v1/score?wait=true&wait=false", "/v1/groups/g/members?wait=1&wait=1", "/v1/score?wait=&wait"]
-)
-async def test_a_query_has_one_value_of_each_name(client: httpx.AsyncClient, path: str):
-    refused = await client.post(path, json=group("a", ""))
-    assert outcome(refused) == (422, "invalid-request")
-    assert "several values of wait" in refused.json()["detail"]
 
 
 NAMES = ["a b", "a\nb", "...", "ü😀", "%2F", "a;b", "a?b#c", "\u202eright", "\ufeff", " ", "a\\b", "e\u0301", "\u00e9"]

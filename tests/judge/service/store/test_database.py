@@ -107,14 +107,6 @@ def test_other_databases_are_refused_with_what_to_give(text: str):
         database_url(text)
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path):
-    path = tmp_path / "notes.txt"
-    path.write_text("no database " * 100)
-    with pytest.raises(ServiceError, match="cannot be used"):
-        Database.open(str(path))
-    assert path.read_text() == "no database " * 100
-
-
 @pytest.mark.postgres
 async def test_transactions_that_wait_for_each_other_both_succeed(postgresql: Cluster):
     url = postgresql.database()
@@ -188,12 +180,15 @@ def test_tables_of_another_version_are_refused_and_left_as_they_are(version: int
 
 
 def test_a_place_that_does_not_do_is_refused_with_what_to_use(tmp_path: Path):
-    for path in (tmp_path, tmp_path / "nowhere" / "service.sqlite"):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("no database " * 100)
+    for path in (tmp_path, tmp_path / "nowhere" / "service.sqlite", notes):
         with pytest.raises(ServiceError) as refused:
             Database.open(str(path))
         assert str(path) in refused.value.message
         assert refused.value.remedy
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [notes]
+    assert notes.read_text() == "no database " * 100
 
 
 def test_a_damaged_file_is_an_outage_with_what_to_do(tmp_path: Path):

@@ -20,11 +20,7 @@ from gavel.judge.service.store import leases
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import DeadlineClock, GroupStore
 from gavel.judge.service.store.judgement_store import Store, new_id
-from gavel.judge.service.store.reply_store import database_cassette
 from gavel.judge.service.store.tables import judgements
-from gavel.llm.cassette import Question
-from gavel.llm.errors import CassetteError
-from gavel.llm.types import Reply
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 
 
@@ -194,15 +190,3 @@ async def test_a_step_of_the_system_s_clock_neither_closes_a_group_nor_keeps_it_
     assert await restarted.close_due() == []
     after.seconds += 2
     assert await restarted.close_due() == [group.record.id]
-
-
-def asked_about(text: str) -> Question:
-    return Question("m", {"temperature": 0}, {"type": "object"}, [{"role": "user", "content": text}])
-
-
-async def test_a_database_that_is_away_is_an_error_of_the_cassette(tmp_path: Path):
-    database = Database.open(str(tmp_path / "service.sqlite"))
-    cassette = database_cassette(database)
-    database.close()
-    with pytest.raises(CassetteError):
-        await asyncio.wrap_future(cassette._current_storage().keep([(asked_about("why"), Reply("yes"))]))
