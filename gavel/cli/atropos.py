@@ -47,9 +47,7 @@ from gavel.trainer.run_config import RunConfig
 
 SERVE_FLAGS = [
     *run_flags("model", "lora", "judge", "--from-checkpoint", "--steps", "--learning-rate", "--loss", "--advantage"),
-    *run_flags(
-        "--optimizer", "--beta", "--micro-batch-tokens", "--gradient-checkpointing", "--engine", "--max-context"
-    ),
+    *run_flags("--beta", "--micro-batch-tokens", "--gradient-checkpointing", "--engine", "--max-context"),
     *run_flags("--slots", "--tracker"),
 ]
 KEY_HELP = "Environments show the key in GAVEL_ATROPOS_KEY; without one the server answers this machine alone."

@@ -41,7 +41,7 @@ FLAGS = [
     *flags_of("evolve", "temperature", "evaluation_tasks", "stall_seconds"),
     Flag("train.learning_rate", "--learning-rate", "2e-4; 4e-3 for an embedded model"),
     Flag("train.epochs", "--epochs", "1; 3 for an embedded model"),
-    *flags_of("train", "batch_size", "optimizer", "micro_batch_tokens", "gradient_checkpointing"),
+    *flags_of("train", "batch_size", "micro_batch_tokens", "gradient_checkpointing"),
     *(replace(flag, path=flag.path.replace("loop.", "evolve.")) for flag in run_flags("engine")),
     *run_flags("--tracker"),
 ]
@@ -133,7 +133,7 @@ _PROJECT = "sft"
 SFT_FLAGS = [
     *run_flags("model", "--from-checkpoint", "lora"),
     *flags_of("choose", "best", "above"),
-    *flags_of("train", "learning_rate", "epochs", "batch_size", "optimizer"),
+    *flags_of("train", "learning_rate", "epochs", "batch_size"),
     *run_flags("--micro-batch-tokens", "--gradient-checkpointing"),
     Flag("seed", "--seed"),
     *run_flags("--engine"),

@@ -283,7 +283,7 @@ RUN_FLAGS = [
     Flag("loop.checks.second", "--second-judge"),
     Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for an embedded model"),
     Flag("train.loss.kind", "--loss", "grpo"),
-    *flags_of("train", "optimizer", "advantage", "minimal_spread", "top_entropy", "entropy_bonus", "beta"),
+    *flags_of("train", "advantage", "minimal_spread", "top_entropy", "entropy_bonus", "beta"),
     *flags_of("train", "kl_in_reward", "reference", "micro_batch_tokens", "gradient_checkpointing"),
     *ENGINE_FLAGS,
     *flags_of("backend", "processes=--nproc", "shard_base", "tracker"),

@@ -112,9 +112,6 @@ class PolicySettings(Settings):
     loader: Literal["peft", "unsloth"] = "peft"
     """unsloth: with Unsloth's kernels, on a GPU and beside vLLM only. They know no shared prefixes: every sequence is
     computed by itself."""
-    use_liger_kernel: bool | None = None
-    """RMS norms, RoPE and SwiGLU of the learner by Liger's Triton kernels. Default: on a GPU where liger-kernel is
-    installed, in the modules where a trial finds them equal."""
 
 
 EngineChoice = Literal["transformers", "vllm"] | VllmSettings
@@ -241,9 +238,6 @@ class _Updates(Settings):
     """Gradients are clipped to this norm."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
-    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
-    """adamw_8bit: its state in 8 bits a number, by bitsandbytes (arXiv 2110.02861); a run keeps the one it began with.
-    """
     adam_betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     """AdamW's decay rates of the means of gradients and of their squares."""
     micro_batch_tokens: int | None = Field(default=None, ge=1)

@@ -2,8 +2,8 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
-from gavel.trainer.policy.loading import chooses_experts
 from tests.trainer.families import ALL, ATTENTION, FAMILIES, LATENT_ATTENTION, MLP, Family
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -28,8 +28,14 @@ def _names(families: list[Family]) -> str:
 def _cells(family: Family) -> tuple[str, ...]:
     learner = f"one by one ({family.alone})" if family.alone else "shared"
     engine = "batched" if family.batched else "one by one"
-    experts = "yes" if family.experts else "no" if chooses_experts(family.read_config()) else "–"
+    experts = "yes" if family.experts else "no" if _chooses_experts(family.read_config()) else "–"
     return f"{learner}, {engine}", _layers(family.lora), experts
+
+
+def _chooses_experts(config: Any) -> bool:
+    text = config.get_text_config()
+    counts = (getattr(text, name, None) or 0 for name in ("num_experts", "num_local_experts", "n_routed_experts"))
+    return max(counts) > 1
 
 
 def _layers(lora: tuple[str, ...] | str) -> str:

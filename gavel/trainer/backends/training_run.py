@@ -208,7 +208,7 @@ class TrainingRun:
 
     @property
     def token_space(self) -> TokenSpace:
-        return ServedTokens(self.policy, self._engine.max_context)
+        return ServedTokens(self.policy.vocabulary, self._engine.max_context, self.policy.decode)
 
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """The learner's, of the trained tokens of each sequence."""
@@ -218,9 +218,8 @@ class TrainingRun:
         return [[value.item() for value in part] for part in parts]
 
     def prepare(self, config: TrainConfig) -> None:
-        """Sets what divergences are from. Raises `ReferencePolicyError`, and `OptimizerError`."""
+        """Sets what divergences are from. Raises `ReferencePolicyError`."""
         with self._lock:
-            self._replicas.learner.check(config)
             self._refer(config)
 
     def train(self, groups: list[TrajectoryGroup], config: TrainConfig, extra: Mapping[str, float]) -> TrainResult:

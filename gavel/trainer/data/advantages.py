@@ -12,7 +12,7 @@ when all scores are shifted by a constant.
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from statistics import fmean, variance
+from statistics import fmean, stdev, variance
 
 from gavel.judge.stats import expected_scores
 from gavel.trainer.config import AdvantageKind
@@ -75,11 +75,12 @@ def advantages(
         case "mean" | "critic":
             return centred
         case "std":
-            return [value / (math.sqrt(_variance(scores)) + _STD_FLOOR) for value in centred]
+            return [value / (stdev(scores) + _STD_FLOOR) for value in centred]
         case "rloo":
             return [value * size / (size - 1) for value in centred]
         case "rank":
-            return [sum(_compared(own, other) for other in scores) / (2 * (size - 1)) for own in scores]
+            margins = [[own - other for other in scores] for own in scores]
+            return [sum((each > _TIE) - (each < -_TIE) for each in own) / (2 * (size - 1)) for own in margins]
         case "shrunk":
             labelled = None if p_right is None else max(0.0, 2 * p_right - 1)
             factor = score_reliability(scores, standard_errors) if labelled is None else labelled
@@ -138,12 +139,3 @@ def critic_advantages(
         gains = [after - before for before, after in pairwise(path)] if given else []
         found.append(credit(gains, gae_lambda, gae_lambda))
     return found
-
-
-def _variance(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-
-
-def _compared(own: float, other: float) -> int:
-    return (own - other > _TIE) - (other - own > _TIE)

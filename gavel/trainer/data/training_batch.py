@@ -221,24 +221,19 @@ class TokenSpace(Protocol):
     @property
     def max_context(self) -> int: ...
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Their text, including special tokens."""
+    @property
+    def decode(self) -> Decode:
+        """Gives the text of token ids, including special tokens."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ServedTokens:
-    """The tokens of `space`, within the context that an engine serves."""
+    """The tokens of a policy, within the context that an engine serves."""
 
-    space: TokenSpace
+    vocabulary: int
     max_context: int
-
-    @property
-    def vocabulary(self) -> int:
-        return self.space.vocabulary
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return self.space.decode(token_ids)
+    decode: Decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,12 +283,8 @@ class Batch:
         return "nothing was trained: " + ("; ".join(reasons) if reasons else "nothing was given")
 
 
-_MISMATCH_REASONS: dict[MismatchKind, LeftOut] = {
-    "retokenisation": LeftOut.RETOKENISATION,
-    "truncation": LeftOut.TRUNCATION,
-    "client_edit": LeftOut.CLIENT_EDIT,
-}
-"""A turn that the chat template alone shows otherwise is no reason to leave a member out."""
+_CHANGED: tuple[MismatchKind, ...] = ("retokenisation", "truncation", "client_edit")
+"""Reasons to leave a member out, as `LeftOut` names them too; that a template shows a turn otherwise is none."""
 _EQUAL = frozenset({LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE, LeftOut.UNRELIABLE_SCORES, LeftOut.IDENTICAL_MEMBERS})
 
 
@@ -408,7 +399,7 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
             for origin, values in compared.items()
         }
         batch.sequences = [replace(s, advantage=s.advantage / scales[origins[s.group]]) for s in batch.sequences]
-    if refused := sum(batch.left_out_members[reason] for reason in _MISMATCH_REASONS.values()):
+    if refused := sum(batch.left_out_members[LeftOut(kind)] for kind in _CHANGED):
         logger.warning("%d members are left out for their tokens. %s", refused, _HOW_TO_KEEP)
     if shaped := batch.left_out_members[LeftOut.SHAPED_SAMPLING]:
         logger.warning("%d members are left out for how they were sampled. %s", shaped, _HOW_TO_SAMPLE)
@@ -448,7 +439,7 @@ def _why_refused(trajectory: Trajectory, kinds: Counter[MismatchKind], config: T
         return LeftOut.RAN_OUT
     if config.on_token_mismatch == "branch":
         return None
-    return next((reason for kind, reason in _MISMATCH_REASONS.items() if kinds[kind]), None)
+    return next((LeftOut(kind) for kind in _CHANGED if kinds[kind]), None)
 
 
 def mini_batches(groups: Sequence[int], count: int, seed: str) -> list[list[int]]:

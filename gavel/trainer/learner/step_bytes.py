@@ -7,14 +7,11 @@
 Memory is in proportion to tokens: all activations are rows of a token, and attention keeps no scores.
 """
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from gavel.trainer.config import TrainConfig
-from gavel.trainer.data.packing import unique_tokens
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.learner.logprobs import trained_logprobs
@@ -25,8 +22,6 @@ MARGIN = 0.1
 LEAST_TOKENS = 256
 MOST_TOKENS = {"cpu": 16384, "cuda": 32768}
 """Larger micro-batches are no faster."""
-LEAST_WHOLE = 2048
-"""Micro-batches are not made smaller than this to avoid checkpointing."""
 _ENDLESS = 2**60
 _PROBED = {"cpu": 512, "cuda": 2048}
 """Tokens of the larger pass that is measured; the other one has a quarter."""
@@ -65,21 +60,6 @@ def with_defaults(config: TrainConfig, device: str) -> TrainConfig:
         on = checkpoints_by_default(device)
     tokens = MOST_TOKENS[device] if tokens is None else tokens
     return config.model_copy(update={"gradient_checkpointing": on, "micro_batch_tokens": tokens})
-
-
-def most_whole(config: TrainConfig) -> float:
-    """The most unique tokens of a pass without checkpointing."""
-    match config.gradient_checkpointing:
-        case None:
-            return config.whole_pass_tokens or 0
-        case on:
-            return 0 if on else math.inf
-
-
-def pass_costs(passes: Sequence[Sequence[TokenSequence]], whole: float) -> int:
-    """Work of passes in forward passes over a token: one, two of a backward pass, and one more with checkpointing."""
-    sizes = [unique_tokens(tokens) for tokens in passes]
-    return sum(size * (3 if size <= whole else 4) for size in sizes)
 
 
 def fitting_tokens(need: PassBytes, free: float, device: str) -> int:

@@ -166,17 +166,12 @@ def reference_weights(policy: "Policy", directory: Path) -> list[torch.Tensor]:
 
     check_adapter(directory)
     adapter = _read_adapter(directory, str(policy.device), wrong)
-    found: list[torch.Tensor] = []
     own = dict(policy.adapter_parameters())
-    for name, parameter in own.items():
-        weight = adapter.weights.get(name, torch.zeros_like(parameter))
-        if weight.shape != parameter.shape:
-            raise wrong(f"does not fit: {name} is {list(weight.shape)} in place of {list(parameter.shape)}")
-        weight = weight.to(parameter.dtype)
-        found.append(weight * (adapter.scale / policy.lora_scale) if ".lora_B." in name else weight)
-    if more := next((name for name in adapter.weights if name not in own), None):
-        raise wrong(f"does not fit: it has {more}, say")
-    return found
+    weights = {name: torch.zeros_like(parameter) for name, parameter in own.items()} | adapter.weights
+    if (misfit := adapter_misfit(policy, weights)) is not None:
+        raise wrong(f"does not fit: {misfit}")
+    scales = {name: adapter.scale / policy.lora_scale if ".lora_B." in name else 1.0 for name in own}
+    return [weights[name].to(parameter.dtype) * scales[name] for name, parameter in own.items()]
 
 
 logger = logging.getLogger(__name__)
@@ -185,8 +180,7 @@ logger = logging.getLogger(__name__)
 def start_from(policy: "Policy", directory: Path) -> None:
     """Gives the policy the adapter in `directory`. Raises `BaseModelError` when it does not fit."""
     weights = check_lora(directory, policy.lora, str(policy.device)).weights
-    broken = (f"{name} is not finite" for name, weight in weights.items() if not weight.isfinite().all())
-    if (misfit := adapter_misfit(policy, weights) or next(broken, None)) is not None:
+    if (misfit := adapter_misfit(policy, weights)) is not None:
         # PEFT names the adapter of a stacked weight by its module, or by the module inside this one.
         layers = {name.partition(".lora_")[0].removesuffix(".base_layer") for name in weights}
         targets = sorted(
@@ -247,4 +241,6 @@ def adapter_misfit(policy: "Policy", weights: Mapping[str, torch.Tensor]) -> str
     for name, parameter in own.items():
         if weights[name].shape != parameter.shape:
             return f"{name} is {list(weights[name].shape)} in place of {list(parameter.shape)}"
+        if not weights[name].isfinite().all():
+            return f"{name} is not finite"
     return None

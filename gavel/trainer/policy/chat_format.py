@@ -294,8 +294,6 @@ class TemplateRenderer(DefaultRenderer):
 _LONGEST = 64
 """Characters of a text that is remembered."""
 _TEXTS = 1024
-_PLAIN = {"add_special_tokens": False}
-_WITH_OFFSETS = {"add_special_tokens": False, "return_offsets_mapping": True}
 
 
 class RememberedEncodings:
@@ -304,19 +302,16 @@ class RememberedEncodings:
     def __init__(self, tokenizer: Any) -> None:
         """No token may be added to `tokenizer` from now on."""
         self._tokenizer = tokenizer
-        self._ids = lru_cache(_TEXTS)(lambda text: tuple(tokenizer.encode(text, **_PLAIN)))
-        self._with_offsets = lru_cache(_TEXTS)(lambda text: tokenizer(text, **_WITH_OFFSETS))
+        self._encode, self._call = lru_cache(_TEXTS)(tokenizer.encode), lru_cache(_TEXTS)(tokenizer)
 
     def encode(self, text: Any, **options: Any) -> list[int]:
-        if options == _PLAIN and isinstance(text, str) and len(text) <= _LONGEST:
-            return list(self._ids(text))
-        return self._tokenizer.encode(text, **options)
+        short = isinstance(text, str) and len(text) <= _LONGEST
+        return list(self._encode(text, **options)) if short else self._tokenizer.encode(text, **options)
 
     def __call__(self, text: Any, **options: Any) -> Any:
-        """With offsets, the answer for a short text is shared: its lists are read only."""
-        if options == _WITH_OFFSETS and isinstance(text, str) and len(text) <= _LONGEST:
-            return self._with_offsets(text)
-        return self._tokenizer(text, **options)
+        """The answer for a short text is shared: its lists are read only."""
+        short = isinstance(text, str) and len(text) <= _LONGEST
+        return (self._call if short else self._tokenizer)(text, **options)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tokenizer":  # not set yet: while it is copied

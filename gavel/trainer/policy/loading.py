@@ -98,11 +98,10 @@ class BaseModelError(GavelError):
 
 def check_settings(settings: PolicySettings, lora: LoraSettings, sharded: bool) -> None:
     """Raises `BaseModelError` for settings of which one excludes another."""
-    whole_only = {"loader": "peft", "quantization": None, "use_liger_kernel": settings.use_liger_kernel and None}
-    if sharded and settings != settings.model_copy(update=whole_only):
+    if sharded and (settings.loader != "peft" or settings.quantization is not None):
         raise BaseModelError(
-            "a base that is sharded over several processes can be neither Unsloth's, nor quantized, nor Liger's",
-            f"Leave {', '.join(whole_only)} out of PolicySettings, or leave out shard_base.",
+            "a base that is sharded over several processes can be neither Unsloth's nor quantized",
+            "Leave loader and quantization out of PolicySettings, or leave out shard_base.",
         )
     if settings.loader == "unsloth" and (lora.targets or lora.dropout or lora.experts):
         raise BaseModelError(
@@ -417,10 +416,3 @@ def check_sampled_here(config: Any) -> None:
             f"the embedded engine cannot sample {config.model_type}: {reason}",
             "Sample it with vLLM (--engine vllm, or LocalBackend(engine='vllm')), or choose another base model.",
         )
-
-
-def chooses_experts(config: Any) -> bool:
-    """Whether it is a mixture of experts, among which sampler and learner choose each by its own arithmetic."""
-    text = config.get_text_config()
-    counts = (getattr(text, name, None) or 0 for name in ("num_experts", "num_local_experts", "n_routed_experts"))
-    return max(counts) > 1

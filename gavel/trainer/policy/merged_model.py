@@ -22,8 +22,8 @@ from transformers.utils.hub import cached_file
 
 from gavel.trainer.config import ExportDtype, PolicySettings
 from gavel.trainer.policy.adapters import adapted_weights
-from gavel.trainer.policy.loading import BaseModelError, dtype_of, is_quantized, plain_logits
-from gavel.trainer.policy.policy import load_base, load_config, source_of
+from gavel.trainer.policy.loading import dtype_of, is_quantized, plain_logits
+from gavel.trainer.policy.policy import load_base, load_config, naming_base, source_of
 from gavel.trainer.runs.checkpoints import ExportError
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
@@ -88,13 +88,8 @@ def _load_plain_base(base_model: str, settings: PolicySettings) -> Any:
     load_config(base_model)
     found = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = dtype_of(settings, found)
-    try:
+    with naming_base(base_model):
         base = load_base(base_model, dtype, found if settings.quantization else "cpu", settings.quantization)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise BaseModelError(
-            f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
-            "Export where the base model is, as when it was trained.",
-        ) from error
     if is_quantized(base):
         base = base.dequantize()
         base.to(dtype)

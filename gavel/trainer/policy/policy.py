@@ -52,7 +52,6 @@ from gavel.trainer.kernels.fused_layers import (
     has_stacked_experts,
     stacked_weights,
 )
-from gavel.trainer.kernels.liger import liger_is_used, use_liger
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.adapters import adapted_weights, adapter_misfit
@@ -273,7 +272,6 @@ class Policy:
         """
         check_settings(settings, lora, sharded)
         device = _device()
-        with_liger = liger_is_used(settings, device, sharded)
         self.dtype = dtype_of(settings, device)
         self.lora = lora
         config, source = load_config(base_model), source_of(base_model)
@@ -282,21 +280,20 @@ class Policy:
         alone = why_alone(config)
         if sharded and alone is not None:
             raise _unsharded(config, alone)
-        with _loading(base_model):
+        with naming_base(base_model):
             self.tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         self._stop_ids = _stop_ids(source)
         self._chat_template_kwargs = settings.chat_template_kwargs
         self.renderer = chat_renderer(
             self.tokenizer, config.model_type, renderer, base_model, settings.chat_template_kwargs, self._stop_ids
         )
-        with _loading(base_model):
+        with naming_base(base_model):
             if settings.loader == "unsloth":
                 base = load_unsloth_base(source, settings, self.dtype, device)
             elif load is not None:
                 base = load(base_model, self.dtype, device)
             elif sharded:
-                with no_progress_bar() if base_model in EMBEDDED else contextlib.nullcontext():
-                    base = load_sharded_base(source, config, self.dtype, device)
+                base = load_sharded_base(source, config, self.dtype, device)
             else:
                 if settings.quantization is None:
                     check_room(base_model, config, self.dtype, device)
@@ -317,8 +314,6 @@ class Policy:
             fuse_norms(part)
             if settings.loader == "peft":
                 fuse_mlps(part)
-        if with_liger:
-            logger.info("Liger's kernels compute %s", use_liger(base, least=bool(settings.use_liger_kernel)))
         add = add_unsloth_adapter if settings.loader == "unsloth" else add_adapter
         self.model: PeftModel = add(base, lora)
         self.model.eval()
@@ -483,7 +478,7 @@ def add_adapter(base: Any, lora: LoraSettings, *, plain: bool | None = None) -> 
 
 
 @contextlib.contextmanager
-def _loading(base_model: str) -> Iterator[None]:
+def naming_base(base_model: str) -> Iterator[None]:
     """Raises `BaseModelError` for what transformers raises for unreadable model files."""
     try:
         yield
@@ -499,7 +494,7 @@ def _loading(base_model: str) -> Iterator[None]:
 def load_config(base_model: str) -> Any:
     """The config of the base model. Raises `BaseModelError`."""
     check_exists(base_model)
-    with _loading(base_model):
+    with naming_base(base_model):
         # None would ask at the terminal
         return AutoConfig.from_pretrained(source_of(base_model), trust_remote_code=False)
 

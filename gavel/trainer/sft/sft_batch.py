@@ -46,13 +46,8 @@ def read_demonstrations(history: History, policy: Policy) -> list[Turn]:
     items = history.messages_and_choices
     sampled = any(isinstance(item, Choice) for item in items)
     turn_tokens = _TurnTokens(policy, history)
-    turns: list[Turn] = []
-    for at, item in enumerate(items):
-        if isinstance(item, Choice):
-            turns.append(turn_tokens.recorded(at, item))
-        elif item.get("role") == "assistant" and not sampled:
-            turns.append(turn_tokens.said(at))
-    return turns
+    chosen = (isinstance(item, Choice) or (not sampled and item.get("role") == "assistant") for item in items)
+    return [turn_tokens.turn(at) for at, own in enumerate(chosen) if own]
 
 
 class _TurnTokens:
@@ -62,7 +57,7 @@ class _TurnTokens:
         self._renderer: Renderer = policy.renderer
         self._tokenizer = policy.tokenizer
         self._history = history
-        self._tools = history.tools
+        self._tools: Any = history.tools
         self._last: tuple[int, Turn] | None = None
 
     @cached_property
@@ -73,20 +68,23 @@ class _TurnTokens:
     def _whole(self) -> RenderedTokens:
         return self._render([*self._messages, _NEXT])
 
-    def recorded(self, at: int, choice: Choice) -> Turn:
-        """The turn as it was sampled, or as `said` when that is not known."""
-        extra = choice.model_extra or {}
+    def turn(self, at: int) -> Turn:
+        """Turn `at` as it was sampled, or where that is not known as the policy would have sampled it."""
+        item = self._history.messages_and_choices[at]
+        extra = (item.model_extra or {}) if isinstance(item, Choice) else {}
         prompt_ids, token_ids = extra.get("prompt_token_ids"), extra.get("token_ids")
         if not prompt_ids or not token_ids:
-            return self.said(at)
-        return self._took(at, prompt_ids, token_ids)
+            prompt_ids, token_ids = self._said(at)
+        turn = Turn([*prompt_ids], [*token_ids], [0.0] * len(token_ids), 1.0)
+        self._last = (at, turn)
+        return turn
 
-    def said(self, at: int) -> Turn:
-        """The turn as the policy would have sampled it."""
+    def _said(self, at: int) -> tuple[list[int], list[int]]:
+        """The ids of its prompt and its own."""
         prompt = self._prompt(at)
         opening = prompt.token_ids[_after_messages(prompt) :]
         stops = self._renderer.get_stop_token_ids()
-        stop = stops[0]
+        ending = [stops[0]]
         # In the middle of a conversation a template adds least to what was said; but some leave out the reasoning
         # there, and some ask for a block of it at the end of their prompt.
         for as_last in (False, True):
@@ -96,44 +94,29 @@ class _TurnTokens:
             if not token_ids:
                 continue
             if token_ids[-1] in stops:
-                stop = token_ids[-1]
+                ending = token_ids[-1:]
             else:
-                token_ids.append(stop)
-            parsed = self._renderer.parse_response(token_ids, tools=self._tools, prompt_ids=prompt.token_ids)  # type: ignore[arg-type]
+                token_ids += ending
+            parsed = self._renderer.parse_response(token_ids, tools=self._tools, prompt_ids=prompt.token_ids)
             if _says(parsed, self._messages[at]):
-                return self._took(at, prompt.token_ids, token_ids)
+                return prompt.token_ids, token_ids
         raise UnsayableError(
             f"message {at} would not be read back as it stands: {str(self._messages[at])[:200]}",
             "Put reasoning into `reasoning_content`, calls into `tool_calls`, and leave the chat's own markers out.",
         )
 
-    def _took(self, at: int, prompt_ids: list[int], token_ids: list[int]) -> Turn:
-        turn = Turn(list(prompt_ids), list(token_ids), [0.0] * len(token_ids), 1.0)
-        self._last = (at, turn)
-        return turn
-
     def _prompt(self, at: int) -> RenderedTokens:
-        if self._last is not None:
-            before, turn = self._last
-            between = self._messages[before + 1 : at]
-            if between and not any(message["role"] == "assistant" for message in between):
-                bridged = self._renderer.bridge_to_next_turn(
-                    turn.prompt_ids,
-                    turn.token_ids,
-                    between,  # type: ignore[arg-type]
-                    tools=self._tools,  # type: ignore[arg-type]
-                )
-                if bridged is not None:
-                    return bridged
+        before, turn = self._last or (at, None)
+        between: Any = self._messages[before + 1 : at]
+        if turn is not None and between and all(message["role"] != "assistant" for message in between):
+            bridged = self._renderer.bridge_to_next_turn(turn.prompt_ids, turn.token_ids, between, tools=self._tools)
+            if bridged is not None:
+                return bridged
         return self._render(self._messages[:at], add_generation_prompt=True)
 
-    def _render(self, messages: list[Message], *, add_generation_prompt: bool = False) -> RenderedTokens:
+    def _render(self, messages: Any, *, add_generation_prompt: bool = False) -> RenderedTokens:
         try:
-            return self._renderer.render(
-                messages,  # type: ignore[arg-type]
-                tools=self._tools,  # type: ignore[arg-type]
-                add_generation_prompt=add_generation_prompt,
-            )
+            return self._renderer.render(messages, tools=self._tools, add_generation_prompt=add_generation_prompt)
         except Exception as error:  # whatever the library finds wrong with them
             raise DemonstrationError(
                 f"a demonstration of {len(messages)} messages cannot be rendered: {error}",

@@ -1,6 +1,5 @@
-"""Credit for turns by the judge's states: what each turn is paid, and that no states can mislead at lambda 1."""
+"""Credit for turns by the judge's states: what each turn is paid, and that no states change it at lambda 1."""
 
-from itertools import product
 from random import Random
 from statistics import fmean
 
@@ -47,71 +46,6 @@ def test_a_group_paid_by_hand():
     states = [[0.6, 0.0, 0.0], [0.6, 1.0, 1.0]]
     assert critic_advantages([0.0, 1.0], states, 0.0)[0] == pytest.approx([0.0, -0.5, 0.0])
     assert critic_advantages([0.0, 1.0], states, 0.5)[0] == pytest.approx([-0.25, -0.5, -0.25])
-
-
-RIGHT = [{(): 0.3}, {(False,): 0.6, (True,): 0.8}]
-"""Of each of two turns, the probability of the action 1 after what was done before."""
-REWARD = {(False, False): 0.1, (False, True): 0.4, (True, False): 0.0, (True, True): 1.0}
-
-
-def probability(actions: tuple[bool, ...]) -> float:
-    found = 1.0
-    for turn, action in enumerate(actions):
-        right = RIGHT[turn][actions[:turn]]
-        found *= right if action else 1 - right
-    return found
-
-
-def value(before: tuple[bool, ...]) -> float:
-    ways = [actions for actions in REWARD if actions[: len(before)] == before]
-    return sum(probability(each) * REWARD[each] for each in ways) / sum(map(probability, ways))
-
-
-def expected_gradient(paid) -> dict[tuple[int, tuple[bool, ...]], float]:
-    """Of the logit of every decision, exactly, over all groups of two; `paid(pair)` gives each member's advantages."""
-    found = {(turn, before): 0.0 for turn, table in enumerate(RIGHT) for before in table}
-    for pair in product(REWARD, repeat=2):
-        for actions, advantages in zip(pair, paid(pair), strict=True):
-            for turn, advantage in enumerate(advantages):
-                score = float(actions[turn]) - RIGHT[turn][actions[:turn]]
-                found[turn, actions[:turn]] += probability(pair[0]) * probability(pair[1]) * score * advantage / 2
-    return found
-
-
-def by_states(state, gae_lambda: float):
-    def paid(pair):
-        states = [[state(own, 1, other), REWARD[own]] for own, other in (pair, pair[::-1])]
-        return critic_advantages([REWARD[each] for each in pair], states, gae_lambda)
-
-    return paid
-
-
-def group_relative(pair):
-    mean = fmean(REWARD[each] for each in pair)
-    return [[REWARD[each] - mean] * 2 for each in pair]
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        lambda own, turn, other: value(own[:turn]),
-        lambda own, turn, other: Random(f"{own[:turn]}").random(),
-        lambda own, turn, other: REWARD[own],
-        lambda own, turn, other: Random(f"{own}{other}").random(),
-    ],
-    ids=["true", "random", "leaking the end", "random, of all that was done"],
-)
-def test_at_lambda_1_no_states_change_the_expected_gradient(state):
-    found = expected_gradient(by_states(state, 1.0))
-    assert found == pytest.approx(expected_gradient(group_relative), abs=1e-12)
-    exact = {
-        (turn, before): probability(before)
-        * RIGHT[turn][before]
-        * (1 - RIGHT[turn][before])
-        * (value((*before, True)) - value((*before, False)))
-        for turn, before in found
-    }
-    assert found == pytest.approx({at: each / 2 for at, each in exact.items()}, abs=1e-12)  # (G - 1)/G of it
 
 
 def member(states: list[float], reward: float, turns: int = 3) -> Trajectory:

@@ -74,16 +74,6 @@ def test_a_member_that_ran_out_counts_in_the_mean_and_is_not_trained_when_asked_
     assert batch.left_out_members == {LeftOut.RAN_OUT: 2}
 
 
-@pytest.mark.parametrize(
-    ("reward", "reason"),
-    [(None, LeftOut.UNSCORED), (math.nan, LeftOut.REWARD_NOT_FINITE), (-math.inf, LeftOut.REWARD_NOT_FINITE)],
-)
-def test_a_member_without_a_finite_score_is_left_out_and_is_not_a_zero(reward, reason):
-    batch = make_batch([group(0.2, reward, 0.4)], CONFIG)
-    assert [s.advantage for s in batch.sequences] == pytest.approx([-0.1, 0.1])
-    assert batch.left_out_members == {reason: 1}
-
-
 def judged(*scores: tuple[float, float | None]) -> TrajectoryGroup:
     """Members by score and its standard error."""
     made = [member(score) for score, _ in scores]
@@ -160,32 +150,36 @@ def test_a_member_whose_sampled_text_was_changed_is_left_out_and_counted_unless_
     assert not branched.left_out_members
 
 
-def test_a_member_with_a_turn_of_another_distribution_is_left_out_and_it_is_said_how_to_keep_it(caplog):
-    shaped = attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3, 4], [5], shaped_by=["top_p"]), reward=1.0)
-    batch = make_batch([TrajectoryGroup([shaped, member(0.0), member(0.5)])], CONFIG)
-    assert batch.trajectories == 2
-    assert batch.left_out_members == {LeftOut.SHAPED_SAMPLING: 1}
-    assert "1 members are left out for how they were sampled. Leave top_p" in caplog.text
+LONGEST = Letters().max_context
 
 
-@pytest.mark.parametrize("logprob", [math.nan, math.inf, -math.inf, 1.0])
-def test_a_member_with_a_logprob_that_is_none_is_left_out(logprob):
-    doubtful = attempt(sampled_turn([1], [2, 3], [-0.5, logprob]), reward=1.0)
-    batch = make_batch([TrajectoryGroup([doubtful, member(0.0), member(0.5)])], CONFIG)
-    assert [s.advantage for s in batch.sequences] == pytest.approx([-0.5, 0.0])
-    assert batch.left_out_members == {LeftOut.INVALID_LOGPROBS: 1}
-
-
-def test_a_member_longer_than_the_context_is_left_out():
-    longest = Letters().max_context
-    groups = [
-        TrajectoryGroup([member(0.0, 2), *(attempt(sampled_turn([1] * n, [2]), reward=1.0) for n in (longest, 3))])
-    ]
-    batch = make_batch(groups, CONFIG)
-    assert batch.left_out_members == {LeftOut.TOO_LONG: 1}
-    assert batch.trajectories == 2
-    groups[0].trajectories[1] = attempt(sampled_turn([1] * (longest - 1), [2]), reward=1.0)
-    assert make_batch(groups, CONFIG).trajectories == 3
+@pytest.mark.parametrize(
+    ("unfit", "reason", "told"),
+    [
+        (member(None), LeftOut.UNSCORED, ""),
+        (member(math.nan), LeftOut.REWARD_NOT_FINITE, ""),
+        (member(-math.inf), LeftOut.REWARD_NOT_FINITE, ""),
+        *(
+            (attempt(sampled_turn([1], [2, 3], [-0.5, logprob]), reward=1.0), LeftOut.INVALID_LOGPROBS, "")
+            for logprob in (math.nan, math.inf, -math.inf, 1.0)
+        ),
+        (
+            attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3, 4], [5], shaped_by=["top_p"]), reward=1.0),
+            LeftOut.SHAPED_SAMPLING,
+            "1 members are left out for how they were sampled. Leave top_p",
+        ),
+        (attempt(sampled_turn([1] * LONGEST, [2]), reward=1.0), LeftOut.TOO_LONG, ""),
+        (attempt(sampled_turn([1] * (LONGEST - 1), [2]), reward=1.0), None, ""),
+    ],
+)
+def test_a_member_that_cannot_be_trained_is_left_out_and_counted_and_one_without_a_score_is_not_a_zero(
+    unfit, reason, told, caplog
+):
+    batch = make_batch([TrajectoryGroup([unfit, member(0.0), member(0.5)])], CONFIG)
+    mean = 0.5 if unfit.reward == 1.0 else 0.25
+    assert [s.advantage for s in batch.sequences][-2:] == pytest.approx([-mean, 0.5 - mean])
+    assert (batch.trajectories, batch.left_out_members) == ((2, {reason: 1}) if reason else (3, {}))
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize("turn", [sampled_turn([1], [27]), sampled_turn([99], [2]), sampled_turn([1], [-1])])

@@ -49,10 +49,6 @@ def own_directory(tmp_path, policy):
     return tmp_path / "own"
 
 
-def adapter(policy: Policy) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in policy.parameters()]
-
-
 def all_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
 
@@ -66,9 +62,9 @@ def test_a_saved_adapter_is_one_that_peft_loads_by_itself(adapted, tmp_path):
     with torch.no_grad():
         assert torch.equal(theirs(input_ids=ids).logits, adapted.model(input_ids=ids).logits)
     other = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, seed=5))
-    assert not all_equal(adapter(adapted), adapter(other))
+    assert not all_equal(adapted.adapter_weights(), other.adapter_weights())
     other.load_adapter(tmp_path)
-    assert all_equal(adapter(adapted), adapter(other))
+    assert all_equal(adapted.adapter_weights(), other.adapter_weights())
     assert all(parameter.requires_grad for parameter in other.parameters())
 
 
@@ -77,11 +73,11 @@ def test_an_adapter_of_another_shape_or_without_a_layer_is_refused(adapted, tmp_
     Policy(EMBEDDED_POLICY, LoraSettings(rank=rank)).save_adapter(tmp_path)
     file = tmp_path / "adapter_model.safetensors"
     save_file(dict(list(load_file(file).items())[left_out:]), file)
-    before = adapter(adapted)
+    before = adapted.adapter_weights()
     with pytest.raises(BaseModelError, match=told) as error:
         adapted.load_adapter(tmp_path)
     assert error.value.remedy
-    assert all_equal(before, adapter(adapted))
+    assert all_equal(before, adapted.adapter_weights())
 
 
 @pytest.mark.parametrize("name", ["nobody/has-this-model", "./no/such/directory", "not a name at all"])

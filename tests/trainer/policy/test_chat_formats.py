@@ -38,10 +38,14 @@ ALTERNATING = (
 )
 
 
+def tokenizer(template: str | None = None) -> Any:
+    found: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    found.chat_template = template
+    return found
+
+
 def renderer(template: str, **kwargs: Any) -> TemplateRenderer:
-    tokenizer: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
-    tokenizer.chat_template = template
-    return TemplateRenderer(tokenizer, kwargs)
+    return TemplateRenderer(tokenizer(template), kwargs)
 
 
 USER = {"role": "user", "content": "Hi"}
@@ -108,7 +112,7 @@ def assert_reads_calls(found: TemplateRenderer) -> None:
 
 @pytest.mark.parametrize("template", [CHATML, OPAQUE_CALLS, ALTERNATING, PYTHON_CALLS, STRICT, NO_RESULTS])
 def test_tools_that_the_template_does_not_show_or_nobody_can_read_are_told_in_words(template, caplog):
-    found, tokenizer = renderer(template), AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    found = renderer(template)
     conversation: Any = [*CALLED, RESULT, RESULT]
     text = found._tokenizer.decode(found.render_ids(conversation, tools=TOOLS, add_generation_prompt=True))
     assert text.count('"name": "look_up", "description"') == 1
@@ -119,8 +123,7 @@ def test_tools_that_the_template_does_not_show_or_nobody_can_read_are_told_in_wo
     assert_reads_calls(found)
     without = found._tokenizer.decode(found.render_ids(conversation))
     assert (without.count("seventeen"), without.count("17\n</tool_response>")) == (1, 2)
-    tokenizer.chat_template = template
-    plain = tokenizer.apply_chat_template([USER], return_dict=False, add_generation_prompt=True)
+    plain = tokenizer(template).apply_chat_template([USER], return_dict=False, add_generation_prompt=True)
     assert found.render_ids([USER], tools=[], add_generation_prompt=True) == list(plain)
 
 
@@ -148,14 +151,6 @@ def test_a_template_that_shows_nothing_is_refused(template: str) -> None:
 
 
 CHATML_RENDERER = renderer(CHATML)
-
-
-def tokenizer(template: str | None = None) -> Any:
-    found: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
-    found.chat_template = template
-    return found
-
-
 LIKE_QWEN3 = (
     "{%- if tools %}{{ raise_exception('no tools') }}{% endif %}"
     "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"

@@ -1,7 +1,5 @@
 """Learning from what trajectories say: the loss, what it leaves out, and a run that holds such steps."""
 
-import json
-import random
 from pathlib import Path
 
 import pytest
@@ -9,9 +7,9 @@ import torch
 
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.library.returns_desk import Call, demonstrate, scenario
+from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.task import Task
+from gavel.scenarios.scripted_agent import played_by, players_of
 from gavel.scenarios.trajectory import History, Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
@@ -26,26 +24,6 @@ from tests.trainer.conftest import OPENING, a_model, attempt, gradient_of, regis
 pytestmark = pytest.mark.slow
 
 CLOSING: Message = {"role": "assistant", "content": "Your money is on its way."}
-
-
-async def demonstration(task: Task, dice: random.Random) -> Trajectory:
-    """What a careful clerk does, as OpenAI messages."""
-    messages: list[Message] = [
-        {"role": "system", "content": scenario.system},
-        {"role": "user", "content": task.user},
-    ]
-    for number, turn in enumerate(demonstrate(task, "careful", dice)):
-        if isinstance(turn, Call):
-            function = {"name": turn.name, "arguments": json.dumps(turn.arguments)}
-            calls = [{"id": f"call_{number}", "type": "function", "function": function}]
-            result = await scenario.toolbox.call(turn.name, json.dumps(turn.arguments), task)
-            messages += [
-                {"role": "assistant", "content": None, "tool_calls": calls},
-                {"role": "tool", "tool_call_id": f"call_{number}", "content": result.content},
-            ]
-        else:
-            messages.append({"role": "assistant", "content": turn})
-    return Trajectory(messages_and_choices=messages, tools=scenario.toolbox.schemas)
 
 
 def test_of_several_agents_only_the_policy_s_turns_are_learned(policy: Policy):
@@ -65,8 +43,9 @@ def test_of_several_agents_only_the_policy_s_turns_are_learned(policy: Policy):
 
 
 async def demonstrations(count: int) -> list[Trajectory]:
-    dice = random.Random(1)
-    return [await demonstration(task, dice) for task in scenario.sample("train", count, seed=5)]
+    """What a careful clerk does."""
+    expert, tasks = players_of("returns_desk")["expert"], scenario.sample("train", count, seed=5)
+    return [await rollout(played_by(expert, task), scenario, task) for task in tasks]
 
 
 def slow_loss_and_gradient(policy: Policy, batch) -> tuple[float, torch.Tensor]:
