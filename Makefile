@@ -19,6 +19,7 @@
 #   make test-exports     exported trajectories and trackers, over the programs that read them
 #   make test-frameworks  agents of released frameworks, captured and trained, and τ²-bench
 #   make test-kills       servers, clusters and commands, killed at many moments
+#   make test-liger       Liger's kernels, by Triton's interpreter
 #   make test-numerics    numbers, as on CPUs without AVX-512 and without AVX2, by one thread and by two
 #   make test-postgres    the judge service over PostgreSQL
 #   make test-real        a real language model, and the real Qwen vocabulary

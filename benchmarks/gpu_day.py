@@ -21,6 +21,7 @@ attention and adapter are not counted.
 import argparse
 import gc
 import importlib
+import importlib.util
 import json
 import math
 import os
@@ -176,15 +177,16 @@ def in_4bits(model: Any, dtype: Any) -> Any:
     return model
 
 
-def random_policy(case: Case, *, precise: bool = False) -> Any:
-    """The same weights at every call; `precise`: computed in float32."""
+def random_policy(case: Case, *, precise: bool = False, liger: bool = True) -> Any:
+    """The same weights at every call; `precise`: computed in float32. `liger`: by its kernels where they can run."""
     import torch
 
     from gavel.trainer.config import LoraSettings, PolicySettings
     from gavel.trainer.embedded import EMBEDDED_POLICY
     from gavel.trainer.policy.policy import Policy
 
-    settings = PolicySettings(dtype="float32" if precise else "auto")
+    plain = precise or not liger or case.quantization is not None  # as a run has it
+    settings = PolicySettings(dtype="float32" if precise else "auto", use_liger_kernel=False if plain else None)
     lora = LoraSettings(rank=16, alpha=32, experts=case.experts)
     policy = Policy(  # with a tokenizer that nobody asks
         EMBEDDED_POLICY, lora, settings=settings, load=lambda _, dtype, device: base_model(case, dtype, device)
@@ -422,6 +424,14 @@ def dense_part(tiny: bool, found: Figures) -> None:
         found.miss(f"{MFU_BAR} of the peak")
 
 
+def liger_part(tiny: bool, found: Figures) -> None:
+    """Qwen3-8B's step without Liger's kernels; `dense` takes them where they are installed."""
+    case = Case(TINY, 64, 16, groups=2) if tiny else Case(SIZES["8b"], 2048, 256, groups=8)
+    policy = random_policy(case, liger=False)
+    found["installed"] = importlib.util.find_spec("liger_kernel") is not None
+    found["without"] = measured_steps(policy, case, own_choice(policy, case, 0.5))
+
+
 def narrow_part(tiny: bool, found: Figures) -> None:
     """Qwen3-8B with its linear layers in NF4, a step of half as many tokens."""
     case = Case(TINY, 64, 16, groups=2) if tiny else Case(SIZES["8b"], 2048, 256, groups=4)
@@ -598,6 +608,7 @@ PARTS: dict[str, tuple[Callable[[bool, Figures], None], float]] = {
     "4bit": (narrow_part, 60),
     "trl": (trl_part, 40),
     "real-cycle": (partial(cycle_part, True), 120),
+    "liger": (liger_part, 50),
 }
 """What is measured, and the most seconds that it may take."""
 

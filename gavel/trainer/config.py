@@ -112,6 +112,9 @@ class PolicySettings(Settings):
     loader: Literal["peft", "unsloth"] = "peft"
     """unsloth: with Unsloth's kernels, on a GPU and beside vLLM only. They know no shared prefixes: every sequence is
     computed by itself."""
+    use_liger_kernel: bool | None = None
+    """RMS norms, RoPE and SwiGLU of the learner by Liger's Triton kernels. Default: on a GPU where liger-kernel is
+    installed, in the modules where a trial finds them equal."""
 
 
 EngineChoice = Literal["transformers", "vllm"] | VllmSettings

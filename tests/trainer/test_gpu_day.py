@@ -23,7 +23,7 @@ def read(out: Path) -> dict[str, dict[str, Any]]:
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_every_part_measures_the_same_step_as_its_peer_and_a_killed_run_goes_on(tmp_path: Path) -> None:
-    parts = ["tests", "attention", "0.6b-16k", "4b-65k", "dense", "cycle", "mixture", "trl"]
+    parts = ["tests", "attention", "0.6b-16k", "4b-65k", "dense", "cycle", "mixture", "trl", "liger"]
     command = [*COMMAND, "--out", str(tmp_path), "--parts", *parts]
     first = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
     while first.poll() is None and not (tmp_path / "0.6b-16k.json").exists():

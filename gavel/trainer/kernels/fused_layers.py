@@ -181,31 +181,33 @@ _LAYERS = ("gate_proj", "up_proj", "down_proj")
 def fuse_mlps(model: Any) -> int:
     """Replaces the MLPs of `model` that compute y; returns how many. Call it before layers become LoRA layers.
 
-    Whether a module computes y, bit for bit, is tested by running it. Where `down` is another layer than a plain
-    `LoraLinear`, the module's own forward runs.
+    Whether a module computes y is tested by running it. Where `down` is another layer than a plain `LoraLinear`, the
+    module's own forward runs.
     """
-    found = [module for module in model.modules() if type(module).__name__.endswith("MLP") and _computes_y(module)]
-    for module in found:
-        module.forward = partial(_gated_forward, module, module.forward)
-    return len(found)
+    found = 0
+    for module in (each for each in model.modules() if type(each).__name__.endswith("MLP")):
+        plain = all(type(getattr(module, name, None)) is nn.Linear for name in _LAYERS)
+        if plain and computes_y(module, module.gate_proj.weight.dtype, module.gate_proj.weight.device):
+            module.forward = partial(gated_forward, module, module.forward, _GatedLora)
+            found += 1
+    return found
 
 
 @torch.no_grad()
-def _computes_y(module: Any) -> bool:
-    if not all(type(getattr(module, name, None)) is nn.Linear for name in _LAYERS):
-        return False
-    weight: torch.Tensor = module.gate_proj.weight
-    columns = weight.shape[1]
-    trial = torch.linspace(-3, 4, 2 * columns, dtype=weight.dtype, device=weight.device).view(2, columns)
+def computes_y(module: Any, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the result of a module with these three layers is y, bit for bit."""
+    columns: int = module.gate_proj.in_features
+    trial = torch.linspace(-3, 4, 2 * columns, dtype=dtype, device=device).view(2, columns)
     return torch.equal(module.down_proj(silu(module.gate_proj(trial)) * module.up_proj(trial)), module(trial))
 
 
-def _gated_forward(module: Any, own: Any, x: torch.Tensor) -> torch.Tensor:
+def gated_forward(module: Any, own: Any, gated: type[torch.autograd.Function], x: torch.Tensor) -> torch.Tensor:
+    """y by `gated` of gate x, up x and the weights of `down`; by `own(x)` where `down` is not a plain `LoraLinear`."""
     down = module.down_proj
     weights = down.plain_weights() if isinstance(down, LoraLinear) else None
     if weights is None:
         return own(x)
-    return _GatedLora.apply(module.gate_proj(x), module.up_proj(x), *weights)  # type: ignore[no-any-return]
+    return gated.apply(module.gate_proj(x), module.up_proj(x), *weights)  # type: ignore[no-any-return]
 
 
 class _GatedLora(torch.autograd.Function):

@@ -98,10 +98,11 @@ class BaseModelError(GavelError):
 
 def check_settings(settings: PolicySettings, lora: LoraSettings, sharded: bool) -> None:
     """Raises `BaseModelError` for settings of which one excludes another."""
-    if sharded and (settings.loader != "peft" or settings.quantization is not None):
+    whole_only = {"loader": "peft", "quantization": None, "use_liger_kernel": settings.use_liger_kernel and None}
+    if sharded and settings != settings.model_copy(update=whole_only):
         raise BaseModelError(
-            "a base that is sharded over several processes can be neither Unsloth's nor quantized",
-            "Leave loader and quantization out of PolicySettings, or leave out shard_base.",
+            "a base that is sharded over several processes can be neither Unsloth's, nor quantized, nor Liger's",
+            f"Leave {', '.join(whole_only)} out of PolicySettings, or leave out shard_base.",
         )
     if settings.loader == "unsloth" and (lora.targets or lora.dropout or lora.experts):
         raise BaseModelError(

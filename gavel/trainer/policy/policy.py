@@ -52,6 +52,7 @@ from gavel.trainer.kernels.fused_layers import (
     has_stacked_experts,
     stacked_weights,
 )
+from gavel.trainer.kernels.liger import liger_is_used, use_liger
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.adapters import adapted_weights, adapter_misfit
@@ -272,6 +273,7 @@ class Policy:
         """
         check_settings(settings, lora, sharded)
         device = _device()
+        with_liger = liger_is_used(settings, device, sharded)
         self.dtype = dtype_of(settings, device)
         self.lora = lora
         config, source = load_config(base_model), source_of(base_model)
@@ -314,6 +316,8 @@ class Policy:
             fuse_norms(part)
             if settings.loader == "peft":
                 fuse_mlps(part)
+        if with_liger:
+            logger.info("Liger's kernels compute %s", use_liger(base, least=bool(settings.use_liger_kernel)))
         add = add_unsloth_adapter if settings.loader == "unsloth" else add_adapter
         self.model: PeftModel = add(base, lora)
         self.model.eval()

@@ -1,4 +1,4 @@
-"""Precision, quantisation and Unsloth: other ways to hold the base model, the same policy."""
+"""Precision, quantisation, Unsloth and Liger: other ways to hold the base model, the same policy."""
 
 import importlib.util
 import sys
@@ -16,6 +16,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.kernels.liger import LigerError, liger_is_used
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy import policy as policy_room
@@ -129,19 +130,26 @@ async def test_a_base_in_four_bits_is_sampled_as_it_is_trained(wide, tmp_path):
     assert metrics["gradient_norm"] > 0
 
 
+def refused(*_):
+    raise AssertionError("the base is loaded")
+
+
 @pytest.mark.parametrize(
-    ("settings", "device", "remedy"),
+    ("settings", "device", "error", "remedy"),
     [
-        (FOUR_BITS, "cpu", "pip install bitsandbytes"),
-        (UNSLOTH, "cuda", install_line("gpu")),
+        (FOUR_BITS, "cpu", BaseModelError, "pip install bitsandbytes"),
+        (UNSLOTH, "cuda", BaseModelError, install_line("gpu")),
+        (PolicySettings(use_liger_kernel=True), "cpu", LigerError, "use_liger_kernel"),
+        (PolicySettings(use_liger_kernel=True), "cuda", LigerError, "pip install liger-kernel"),
     ],
 )
-def test_what_is_not_installed_or_needs_a_gpu_is_an_error_that_says_so(monkeypatch, settings, device, remedy):
+def test_what_is_not_installed_or_needs_a_gpu_is_an_error_that_says_so(monkeypatch, settings, device, error, remedy):
     monkeypatch.setattr(policy_room, "_device", lambda: device)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "unsloth", None)
-    with pytest.raises(BaseModelError) as raised:
-        Policy(EMBEDDED_POLICY, LORA, settings=settings)
+    load = refused if settings.use_liger_kernel else None
+    with pytest.raises(error) as raised:
+        Policy(EMBEDDED_POLICY, LORA, settings=settings, load=load)
     assert remedy in raised.value.remedy
 
 
@@ -189,3 +197,21 @@ def test_unsloth_is_asked_for_the_same_base_and_adapter_which_score_and_learn_as
     ours = step(fresh_policy, 1e-3)
     assert torch.cosine_similarity(step(theirs, 1e-3), ours, dim=0) > 0.9999
     assert torch.allclose(learned(theirs), learned(fresh_policy), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "sharded", "installed", "used"),
+    [
+        ({}, "cuda", False, True, True),
+        ({}, "cuda", False, False, False),
+        ({}, "cpu", False, True, False),
+        ({}, "cuda", True, True, False),
+        ({"loader": "unsloth"}, "cuda", False, True, False),
+        ({"quantization": "4bit"}, "cuda", False, True, False),
+        ({"quantization": "4bit", "use_liger_kernel": True}, "cuda", False, True, True),
+        ({"use_liger_kernel": False}, "cuda", False, True, False),
+    ],
+)
+def test_they_are_used_where_they_can_run_unless_it_is_said(monkeypatch, settings, device, sharded, installed, used):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: installed or None)
+    assert liger_is_used(PolicySettings(**settings), device, sharded) is used
