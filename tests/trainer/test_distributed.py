@@ -25,7 +25,7 @@ from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.policy.policy import BaseModelError, Policy
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import a_group, a_model, registered
-from tests.trainer.learner.test_learner import adapter, flat, make_batch, make_sequences
+from tests.trainer.learner.test_learner import flat, make_batch, make_sequences
 from tests.trainer.processes import led
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def three_steps(
     metrics = [team.step(batch, config) for batch in (whole, whole, single)]
     assert torch.isfinite(team.logprobs(tokens[0])).all()
     team.close()
-    return flat(adapter(team.policy)), metrics
+    return flat(team.policy.adapter_weights()), metrics
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_two_processes_and_two_nodes_of_two_learn_what_one_learns(alone: dict[st
 def saved_over_shards(world: World, directory: Path) -> tuple[list[str], list[torch.Tensor]]:
     policy = LearnerReplicas(world, EMBEDDED_POLICY, LORA, sharded=True).policy
     policy.save_adapter(directory)
-    return [type(parameter).__name__ for parameter in policy.decoder().layers[0].parameters()], adapter(policy)
+    return [type(parameter).__name__ for parameter in policy.decoder().layers[0].parameters()], policy.adapter_weights()
 
 
 def test_over_a_sharded_base_the_adapter_is_whole_and_is_saved_as_ever(tmp_path: Path, fresh_policy: Policy) -> None:
@@ -86,7 +86,7 @@ def test_over_a_sharded_base_the_adapter_is_whole_and_is_saved_as_ever(tmp_path:
         for parameter in fresh_policy.parameters():
             parameter.zero_()
     fresh_policy.load_adapter(tmp_path)
-    assert all(torch.equal(*pair) for pair in zip(adapter(fresh_policy), expected, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(fresh_policy.adapter_weights(), expected, strict=True))
 
 
 def a_follower_fails_once(rank: int) -> None:
@@ -104,12 +104,12 @@ def a_step_that_fails_in_one(world: World) -> tuple[str, torch.Tensor, torch.Ten
     team = LearnerReplicas(world, EMBEDDED_POLICY, LORA)
     tokens = make_sequences(team.policy, LENGTHS)
     batch = make_batch(tokens, ADVANTAGES)
-    before = flat(adapter(team.policy))
+    before = flat(team.policy.adapter_weights())
     with pytest.raises(LearnerError) as caught:
         team.step(batch, CONFIG)
-    failed = flat(adapter(team.policy))
+    failed = flat(team.policy.adapter_weights())
     team.step(batch, CONFIG)
-    return str(caught.value), before, failed, flat(adapter(team.policy))
+    return str(caught.value), before, failed, flat(team.policy.adapter_weights())
 
 
 def test_what_fails_in_one_process_fails_in_all_and_the_next_step_is_made_by_all() -> None:
@@ -118,7 +118,7 @@ def test_what_fails_in_one_process_fails_in_all_and_the_next_step_is_made_by_all
     assert torch.equal(before, failed)
     team = LearnerReplicas(World(), EMBEDDED_POLICY, LORA)
     team.step(make_batch(make_sequences(team.policy, LENGTHS), ADVANTAGES), CONFIG)
-    assert (flat(adapter(team.policy)) - after).abs().max() < 1e-5
+    assert (flat(team.policy.adapter_weights()) - after).abs().max() < 1e-5
 
 
 def a_follower_dies(rank: int) -> None:
@@ -146,7 +146,7 @@ def test_a_process_that_dies_is_missed_at_once_and_nothing_waits_for_it_afterwar
 def a_base_that_does_not_exist(world: World) -> bool:
     with pytest.raises(BaseModelError, match="nowhere"):
         LearnerReplicas(world, "nowhere/nothing", LORA)
-    return torch.isfinite(flat(adapter(LearnerReplicas(world, EMBEDDED_POLICY, LORA).policy))).all().item()
+    return torch.isfinite(flat(LearnerReplicas(world, EMBEDDED_POLICY, LORA).policy.adapter_weights())).all().item()
 
 
 def test_a_base_model_that_does_not_exist_leaves_the_processes_ready_for_another() -> None:
