@@ -688,6 +688,8 @@ def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Itera
     """The attempts of a table whose columns a user named."""
     if alone := next((row for row in rows if not is_object(row.value)), None):
         raise RowError(f"{alone.where} is no object, so it has no columns.", "Leave the options of columns out.")
+    if columns.prompt is not None and columns.prompt in columns.answers:
+        raise RowError(f"{columns.prompt} is named as prompt and as answer.", "Name another column for one of them.")
     known = dict.fromkeys(name for row in rows for name in row.value)
     for name in columns.names:  # paths may lead into objects
         above = name.rpartition(".")[0]

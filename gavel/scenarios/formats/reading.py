@@ -266,6 +266,8 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
                 problem, f"Its rows are a list within it. Write each on a line: jq -c '{path}' FILE > rows.jsonl."
             )
     paths = list(dict.fromkeys(_text_paths(fields)))
+    if len(paths) == 1 and isinstance(fields.get(paths[0]), str):
+        return RowError(problem, f"A text that holds a whole conversation is not taken apart. {_FORM}")
     return RowError(
         problem,
         "Name the texts that hold the prompt and each answer: --prompt-column PATH --answer-column PATH "
@@ -395,6 +397,8 @@ def _describe_unread(
                 shown = truths if _is_expected(name) else said
                 if not is_named and _says_something(name, value, form) and str(value).strip() not in shown:
                     unread.append((where, name))
+            named = {name.partition(".")[0] for name in columns.names} if columns is not None else set[str]()
+            unread += [(where, name) for name in own if name not in named and _holds_steps(cell(own[name]))]
             given = [(name, each.metadata[name]) for name in ("reward", "rewards", "score") if each.metadata.get(name)]
             odd += [f"{where} ({name} {str(it)[:40]!r})" for name, it in given if as_number(it) is None]
     notes: list[str] = []
@@ -402,12 +406,23 @@ def _describe_unread(
         notes.append(
             f"the judge is not shown {_names(unread)}. What is part of the task belongs into the prompt "
             "(--prompt-column names it, and --by groups by a column), an expected answer into a column called "
-            f"reference; --answer-column names an answer to judge instead. First: {unread[0][0]}."
+            "reference, what an agent did into messages; --answer-column names an answer to judge instead. "
+            f"First: {unread[0][0]}."
         )
     if odd:
         are = "is" if len(odd) == 1 else "are"
         notes.append(f"{counted(len(odd), 'reward')} that {are} no number, and not read. First: {odd[0]}.")
     return notes
+
+
+def _holds_steps(value: Any) -> bool:
+    """Whether it is a list of objects or of calls as text: what an agent did may stand there."""
+    if not is_list(value) or is_conversation(value):
+        return False
+    return any(is_object(each) or (isinstance(each, str) and _CALL.search(each)) for each in value)
+
+
+_CALL = re.compile(r"\w\(.*\)\s*\Z", re.DOTALL)
 
 
 def _shown_columns(fields: Mapping[str, Any]) -> list[str]:

@@ -623,6 +623,30 @@ def test_what_must_be_typed_or_changed_is_told(tmp_path: Path, name: str, text: 
     assert "jq" in remedy or "jq" not in error.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("tool_calls", [{"name": "refund", "arguments": {"order_id": "1001"}}]),
+        ("steps", [{"tool": "refund", "input": "1001", "output": "ok"}]),
+        ("trajectory", ["refund(1001)"]),
+    ],
+)
+def test_steps_in_a_column_that_the_judge_is_not_shown_are_told(tmp_path: Path, name: str, steps: list[Any]) -> None:
+    row = {"question": Q["content"], "response": P, name: steps, "tags": ["a", "b"]}
+    (note,) = [each for each in read_file(written(tmp_path / "rows.jsonl", row)).notes if "not shown" in each]
+    assert f"not shown {name}." in note
+    assert "into messages" in note
+
+
+def test_a_conversation_in_one_text_is_refused_with_its_form(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", {"text": "### Human: Hi### Assistant: Hello"})
+    with pytest.raises(RowError) as refused:
+        read_file(path)
+    assert "not taken apart" in refused.value.remedy
+    with pytest.raises(RowError, match="as prompt and as answer"):
+        read_file(path, columns=Columns("text", ["text"]))
+
+
 SEEN = {"country": "France", "toxic": False, "id": 7, "thought": "Hm."}
 RENDERED = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
