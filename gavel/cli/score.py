@@ -292,7 +292,7 @@ def print_scores(
     for reason, count in reasons.most_common():
         say(console, f"{count:,} unscored: {reason}")
     if any(len(group) == 1 and group.trajectories[0].reward is None for group in groups):
-        alone = "Groups of one: --by FIELD puts attempts at one task together; --alone scored scores each by itself."
+        alone = "Groups of one: --alone scored scores each by itself; --by FIELD puts rows of one task together."
         say(console, alone)
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("group", overflow="fold")

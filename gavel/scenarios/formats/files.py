@@ -136,6 +136,8 @@ def _unpacked(data: bytes, where: str) -> bytes:
             data = unpack(data)
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         raise RowError(f"{where} cannot be unpacked: {error}", "It is damaged or not whole; write it again.") from error
+    if data[257:262] == b"ustar":
+        raise RowError(f"{where} is a tar archive.", "Unpack it, and name the file inside it.")
     return data
 
 

@@ -141,7 +141,7 @@ class _Group:
 def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Groups:
     """Groups the attempts. `own`: the name for the format's own task ids. Raises `RowError` for a row without the field
     `by`."""
-    attempts = [each for each in found if isinstance(each, Attempt)]
+    attempts, asked_for = [each for each in found if isinstance(each, Attempt)], by
     only_opening = by == BY_OPENING and not any(is_object(each.row.value, by) for each in attempts)
     by, own = (None, "") if only_opening else (by, own)
     unasked = [each for each in attempts if by is None and _asks_nothing(each, only_opening)]
@@ -177,6 +177,8 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
     by_own = own if any(each.task is not None for each in attempts) else ""
     told = by or ", ".join(filter(None, (by_own, *fields))) or OPENING
     notes = _describe(groups, attempts, by, own, bool(fields))
+    if asked_for and not attempts:
+        notes.append(f"--by {asked_for} is not used: the file holds groups already.")
     return Groups([each.group for each in groups], told if attempts else "", notes, unasked)
 
 
@@ -259,8 +261,6 @@ def _describe(
             "stands before are examples in the prompt, they are different tasks: use --by. "
             f"First: {examples[0].name}."
         )
-    if by and not attempts:
-        notes.append(f"--by {by} is not used: the file holds groups already.")
     return notes
 
 

@@ -16,6 +16,7 @@ import lzma
 import os
 import pickle
 import sys
+import tarfile
 import threading
 from importlib.util import find_spec
 from itertools import product
@@ -645,6 +646,21 @@ def test_a_conversation_in_one_text_is_refused_with_its_form(tmp_path: Path) -> 
     assert "not taken apart" in refused.value.remedy
     with pytest.raises(RowError, match="as prompt and as answer"):
         read_file(path, columns=Columns("text", ["text"]))
+
+
+def test_a_tar_archive_is_told(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "rows.tar.gz", "w:gz") as archive:
+        archive.add(written(tmp_path / "rows.jsonl", {"prompt": "Q", "completion": "A"}), "rows.jsonl")
+    with pytest.raises(RowError, match="tar archive"):
+        read_file(tmp_path / "rows.tar.gz")
+
+
+@pytest.mark.parametrize("by", ["opening", "task_id"])
+def test_groups_are_not_grouped_anew_and_that_is_told(tmp_path: Path, by: str) -> None:
+    path = written(tmp_path / "groups.jsonl", *(json.loads(saying(text).to_json()) for text in ("one", "two")))
+    reading = read_file(path, by)
+    assert len(reading.groups) == 2
+    assert f"--by {by} is not used: the file holds groups already." in reading.notes
 
 
 SEEN = {"country": "France", "toxic": False, "id": 7, "thought": "Hm."}
