@@ -439,17 +439,16 @@ def check_attempts(group: TrajectoryGroup) -> None:
     """Raises `JudgeError` for an attempt without messages that has not failed, and for one where unknown roles speak
     and the assistant does not."""
     for i, t in enumerate(group.trajectories):
-        histories = (t, *t.additional_histories)
+        items = [item for each in (t, *t.additional_histories) for item in each.messages_and_choices]
         if t.status == "failed":
             continue
-        if not any(each.messages_and_choices for each in histories):
+        if not items:
             raise JudgeError(
                 f"trajectory {i} of the group (counted from 0) has no messages.",
                 'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
             )
-        if any(isinstance(item, Choice) for each in histories for item in each.messages_and_choices):
-            continue
-        if misnamed := misnamed_assistant([message for each in histories for message in each.messages()]):
+        messages = [item for item in items if not isinstance(item, Choice)]  # a choice is the assistant's
+        if len(messages) == len(items) and (misnamed := misnamed_assistant(messages)):
             raise JudgeError(f"trajectory {i} of the group (counted from 0): {misnamed[0]}", misnamed[1])
 
 

@@ -36,7 +36,7 @@ from gavel.base.network import is_on_this_machine, pass_proxies
 from gavel.llm.types import Message
 from gavel.scenarios.mcp import McpError, McpServer
 from gavel.scenarios.tool_results import text_of_result
-from gavel.scenarios.tools import ToolResult, no_such_tool, tool_error
+from gavel.scenarios.tools import ToolResult, no_such_tool, parse_arguments, tool_error
 
 _CLOSE_SECONDS = 15.0
 """Seconds for closing, longer than the SDK takes to end a process that resists."""
@@ -81,15 +81,12 @@ class McpSession:
         """
         if name not in self._names:
             return no_such_tool(name, self._names)
-        try:
-            given: object = json.loads(arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            return tool_error(f"the arguments of {name} are not valid JSON: {error}")
-        if not isinstance(given, dict):
-            return tool_error(f"the arguments of {name} must be a JSON object")
+        given = parse_arguments(name, arguments)
+        if isinstance(given, ToolResult):
+            return given
         assert self._connection is not None
         seconds = self._server.call_seconds
-        running = asyncio.ensure_future(self._client.call_tool(self._names[name], cast("dict[str, Any]", given)))
+        running = asyncio.ensure_future(self._client.call_tool(self._names[name], given))
         try:
             await asyncio.wait({running, self._connection}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if running.done():

@@ -312,6 +312,17 @@ def _kind_among(hint: Any, kinds: Iterable[_K]) -> _K | None:
     return next((kind for kind in kinds if kind in alternatives), None)
 
 
+def parse_arguments(name: str, arguments: str) -> Message | ToolResult:
+    """The object that an agent wrote as a call's arguments, or the tool error for any other text."""
+    try:
+        given: object = json.loads(arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        return tool_error(f"the arguments of {name} are not valid JSON: {error}")
+    if isinstance(given, dict):
+        return cast("Message", given)
+    return tool_error(f"the arguments of {name} must be a JSON object")
+
+
 def tool_error(message: str, *, done: bool = False) -> ToolResult:
     """An error for the agent; arguments that it echoes are truncated."""
     if len(message) > MAX_ERROR_CHARACTERS:

@@ -33,7 +33,7 @@ from gavel.scenarios.packaged_world import SeedOptions, parsed
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import text_of_result
-from gavel.scenarios.tools import ToolResult, no_such_tool, tool_error
+from gavel.scenarios.tools import ToolResult, no_such_tool, parse_arguments, tool_error
 from gavel.scenarios.trajectory import Trajectory
 
 _TURNS, _ASK_SECONDS = 20, 20.0
@@ -324,16 +324,13 @@ class OpenEnvWorld(ToolWorld):
         tool = next((each for each in self._tools if each.name == name), None)
         if tool is None:
             return no_such_tool(name, [each.name for each in self._tools])
-        try:
-            given: Any = json.loads(arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            return tool_error(f"the arguments of {name} are not valid JSON: {error}")
-        if not isinstance(given, dict):
-            return tool_error(f"the arguments of {name} must be a JSON object")
+        given = parse_arguments(name, arguments)
+        if isinstance(given, ToolResult):
+            return given
         if self._is_done:
             return tool_error("the environment's episode is over")
         try:
-            answer = await self._step(tool.action(cast(Message, given)))
+            answer = await self._step(tool.action(given))
         except RefusedError as error:
             return tool_error(error.message)
         match answer.observation:
