@@ -125,8 +125,9 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
     import numpy as np
 
     scores, members = np.array([vote.score for vote in votes]), _dummies([vote.member for vote in votes])
-    means = members @ (members.T @ scores / members.sum(axis=0))
-    basis = without_effects = _orthonormal(np.hstack([members, _dummies([vote.scale for vote in votes])]))
+    sizes = members.sum(axis=0)
+    means = members @ (members.T @ scores / sizes)
+    basis = without_effects = _extend(members / sizes**0.5, _dummies([vote.scale for vote in votes]))
     position, square = np.array([vote.position for vote in votes]), np.array([vote.square for vote in votes])
     bent = position * np.maximum(means * (1 - means), 0)
     jurors = _dummies([vote.juror for vote in votes])
@@ -134,13 +135,12 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
     for effect, must_leave in ((position, 1), (square, _MIN_DF), (bent, _MIN_DF)):
         if count - basis.shape[1] - jurors.shape[1] < must_leave:
             continue
-        columns = jurors * effect[:, None]
-        new = _orthonormal(columns - basis @ (basis.T @ columns))
-        if new.shape[1] == columns.shape[1]:  # else the votes do not tell it from the members' scores
-            basis = np.hstack([basis, new])
+        extended = _extend(basis, columns := jurors * effect[:, None])
+        if extended.shape[1] == basis.shape[1] + columns.shape[1]:  # else votes do not tell it from the members' scores
+            basis = extended
             effects.append(columns)
     if (cancelled := _balanced_effects(votes)) is not None:
-        basis = np.hstack([basis, _orthonormal(cancelled - basis @ (basis.T @ cancelled))])
+        basis = _extend(basis, cancelled)
     freedom = count - basis.shape[1]
     if freedom < 1:
         return Noise(0.0, 0)
@@ -272,12 +272,16 @@ def _squares_left(scores: "Array", basis: "Array") -> float:
     return float(((scores - basis @ (basis.T @ scores)) ** 2).sum())
 
 
-def _orthonormal(columns: "Array") -> "Array":
-    """An orthonormal basis of what the columns span. `[votes, rank]`"""
+def _extend(basis: "Array", columns: "Array") -> "Array":
+    """The orthonormal basis, and what the columns add to it, by Gram-Schmidt. `[votes, rank]`"""
     import numpy as np
 
-    vectors, values, _ = np.linalg.svd(columns, full_matrices=False)
-    return vectors[:, values > _NO_LENGTH]
+    for column in columns.T:
+        left = column - basis @ (basis.T @ column)
+        left -= basis @ (basis.T @ left)  # twice, for what rounding left of the basis
+        if (length := (left @ left) ** 0.5) > _NO_LENGTH:
+            basis = np.column_stack((basis, left / length))
+    return basis
 
 
 def _dummies(values: Sequence[Hashable]) -> "Array":

@@ -261,7 +261,7 @@ class _Reader:
             return self._answer(message.get("tool_call_id"), fields.pop("name", None), content, fields)
         if role is None and content is None and isinstance(fields.get("type"), str):
             return self._say("other", list(self._block(fields)))
-        if isinstance(role, str) and re.fullmatch(THOUGHT_NAMES, role.lower()):
+        if role not in ROLES and isinstance(role, str) and re.fullmatch(THOUGHT_NAMES, role.lower()):
             return None
         made, pieces = fields.pop("tool_calls", None), self._contents(content)
         opened, self._opened = self._opened, ""
