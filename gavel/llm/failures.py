@@ -277,7 +277,7 @@ def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1
         return LlmError(f"{model} did not answer within {timeout:g} s.")
     what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
     often = f" {attempts} times, the last time" if attempts > 1 else ""
-    message = f"{model} failed{often}: {_shown(what)}"
+    message = f"{model} failed{often}: {shorten_words(what)}"
     help_ = remedy(error, model)
     if not help_ and not isinstance(error, openai.OpenAIError):
         help_ = f"It was raised inside {model}: call that alone, with a prompt of its own, to see the traceback."
@@ -289,7 +289,7 @@ def as_llm_error(error: Exception, model: str, timeout: float, attempts: int = 1
     if kind == "permanent":
         return PermanentError(message, help_)
     if is_rate_limit(error):
-        message = f"{model} is rate limited, for longer than a call may wait: {_shown(what)}"
+        message = f"{model} is rate limited, for longer than a call may wait: {shorten_words(what)}"
     return LlmError(message, help_)
 
 
@@ -300,7 +300,7 @@ def is_page(text: str) -> bool:
 
 def with_remedy(error: Exception, model: str) -> str:
     """The error of an agent's model in one sentence, with its remedy."""
-    return " ".join(filter(None, (f"{type(error).__name__}: {_shown(str(error))}", remedy(error, model))))
+    return " ".join(filter(None, (f"{type(error).__name__}: {shorten_words(str(error))}", remedy(error, model))))
 
 
 def remedy(error: Exception, model: str = "") -> str:
@@ -341,10 +341,10 @@ def _past_proxy(causes: list[BaseException]) -> str:
     return named and f" It is asked through {named}, unless NO_PROXY names its host."
 
 
-def _shown(words: str) -> str:
+def shorten_words(words: str, most: int = _MAX_SHOWN) -> str:
     """The message without keys, tracebacks (LiteLLM includes one for an unreadable reply) and most of an HTML page."""
     words = without_secrets(words).partition("Traceback (most recent call last)")[0].rstrip()
-    return words if len(words) <= _MAX_SHOWN else f"{words[:_MAX_SHOWN]} …"
+    return words if len(words) <= most else f"{words[:most]} …"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

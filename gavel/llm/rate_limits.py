@@ -19,13 +19,15 @@ from weakref import WeakKeyDictionary
 from anyio import CapacityLimiter, WouldBlock
 
 from gavel.llm.errors import LlmError, NotAskedError
-from gavel.llm.failures import is_rate_limit, may_pass, pause
+from gavel.llm.failures import is_rate_limit, may_pass, pause, shorten_words
 from gavel.llm.types import CachedPrefix, Reply
 
 MINUTE = 60.0
 _WORTH_TELLING, _SILENT = 1.0, 20.0
 """Min seconds of a wait, and of a request without a reply, that are shown."""
 _RATE_LIMITED = "rate limited"
+_WORDS = 120
+"""Characters of an error that are shown while it is waited for."""
 _T = TypeVar("_T")
 
 
@@ -264,6 +266,7 @@ class Call:
     async def sleep(self, seconds: float, error: Exception) -> None:
         """Sleeps between attempts without occupying a slot."""
         self.release()
-        reason = _RATE_LIMITED if is_rate_limit(error) else "the model fails and is asked again"
+        words = shorten_words(str(error) or type(error).__name__, _WORDS)
+        reason = _RATE_LIMITED if is_rate_limit(error) else f"the model fails ({words}) and is asked again"
         await self._activity.sleep(seconds, reason)
         await self.acquire()

@@ -113,14 +113,16 @@ async def test_a_server_that_stays_broken_ends_the_call_at_its_deadline_and_is_n
     assert 1 <= len(endpoint.requests) <= 8
 
 
-async def test_a_request_that_waits_long_is_told(endpoint, wire, monkeypatch):
+@pytest.mark.parametrize(("answer", "told"), [("silence", "openai/judge has not answered"), (503, "overloaded")])
+async def test_a_request_that_waits_long_is_told_with_the_reason(endpoint, wire, monkeypatch, answer, told):
     monkeypatch.setattr("gavel.llm.rate_limits._SILENT", 0.05)
-    endpoint.script = [endpoint.silence]
+    monkeypatch.setattr("gavel.llm.rate_limits.pause", lambda error, attempt: 5.0)
+    endpoint.script = [endpoint.silence if answer == "silence" else fails(answer, "overloaded")]
     asking = client(endpoint, deadline=10)
     task = asyncio.create_task(asking.ask(PROMPT, SCHEMA))
     for _ in range(1000):
         await asyncio.sleep(0 if asking.activity.waiting else 0.01)
-    assert asking.name in asking.activity.waiting
+    assert told in asking.activity.waiting
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert asking.activity.waiting == ""
