@@ -159,18 +159,19 @@ def _cannot_begin(server: McpServer, connection: "asyncio.Task[None]", stderr: I
 
 @asynccontextmanager
 async def _connect(server: McpServer, stderr: IO[str]) -> AsyncGenerator[Client]:
-    if server.url is not None:
-        if is_on_this_machine(server.url):
+    if server.is_url:
+        url = str(server)
+        if is_on_this_machine(url):
             pass_proxies()  # from the client of the package mcp
         async with (
-            create_mcp_http_client(headers=dict(server.headers)) as http,
-            Client(streamable_http_client(server.url, http_client=http)) as client,
+            create_mcp_http_client(headers=dict(server.headers or {})) as http,
+            Client(streamable_http_client(url, http_client=http)) as client,
         ):
             yield client
         return
     command, *arguments = server.command
     parameters = StdioServerParameters(
-        command=command, args=arguments, env=dict(server.env), cwd=server.cwd, encoding_error_handler="replace"
+        command=command, args=arguments, env=dict(server.env or {}), cwd=server.cwd, encoding_error_handler="replace"
     )
     async with Client(stdio_client(parameters, errlog=cast("Any", stderr))) as client:
         yield client
@@ -188,12 +189,12 @@ async def _choose_tools(server: McpServer, client: Client) -> list[McpTool]:
     if not tools:
         raise McpError(f"the MCP server {server} has no tools.", "Try it by hand, or name another.")
     names = {tool.name for tool in tools}
-    if unknown := ((server.only or frozenset()) | server.without) - names:
+    if unknown := {*(server.only or ()), *server.without} - names:
         raise McpError(
             f"the MCP server {server} has no tool {min(unknown)!r}; it has: {', '.join(sorted(names))}",
             "Name its tools in only= and without= as it does.",
         )
-    chosen = (names if server.only is None else server.only) - server.without
+    chosen = (names if server.only is None else {*server.only}) - {*server.without}
     return [tool for tool in tools if tool.name in chosen]
 
 

@@ -62,7 +62,7 @@ def test_an_address_that_is_none_is_refused(address, options):
 def test_a_command_is_split_as_a_shell_would():
     assert mcp("uvx 'my server' --db=a").command == ("uvx", "my server", "--db=a")
     assert str(mcp(["uvx", "my server"])) == "uvx 'my server'"
-    assert mcp("https://example.com/mcp").url == "https://example.com/mcp"
+    assert str(mcp("https://example.com/mcp")) == "https://example.com/mcp"
 
 
 @contextlib.asynccontextmanager
