@@ -39,7 +39,6 @@ class GroupTally:
     """Whether `members` is final; False while a coroutine may still add rollouts to its group."""
     done: int = 0
     failed: int = 0
-    completion_tokens: int = 0
     trajectories: list[Trajectory] = field(default_factory=list[Trajectory])
     """The finished members; once the group is done, its scored members."""
 
@@ -98,12 +97,13 @@ def gather_display(
 
     def line() -> "RenderableType":
         done, members = sum(tally.done for tally in tallies), sum(tally.members for tally in tallies)
-        means = metric_means(trajectory for tally in tallies for trajectory in list(tally.trajectories))
+        shown_trajectories = [trajectory for tally in tallies for trajectory in list(tally.trajectories)]
+        means = metric_means(shown_trajectories)
         metrics = [name for name in means if name != "reward"][:max_metrics]
         figures = [f"{name} {mean:,.2f}" for name, mean in means.items() if name in ("reward", *metrics)]
         if failed := sum(tally.failed for tally in tallies):
             figures.append(f"{failed:,} failed")
-        if tokens and (total := sum(tally.completion_tokens for tally in tallies)):
+        if tokens and (total := sum(map(completion_tokens, shown_trajectories))):
             figures.append(f"{total:,} tokens")
         grid = Table.grid(padding=(0, 1))
         grid.add_row(
@@ -342,7 +342,6 @@ class _Gathering:
                 self._failed(tally, error)
                 raise
         tally.done += 1
-        tally.completion_tokens += completion_tokens(trajectory)
         tally.trajectories.append(trajectory)
         return trajectory
 
@@ -357,7 +356,6 @@ class _Gathering:
         """Makes the tally final: a coroutine may have added members that no runner saw."""
         exceptions = group.exceptions[old_exceptions:]
         tally.members = tally.done = max(tally.members, len(group.trajectories) + len(exceptions))
-        tally.completion_tokens = max(tally.completion_tokens, sum(map(completion_tokens, group.trajectories)))
         tally.trajectories = list(group.trajectories)
         tally.certain = True
         if len(exceptions) > tally.failed:

@@ -129,15 +129,14 @@ class Tool:
         `environment`: the object of a method. `on_loop`: runs a plain function on the event loop anyway. A call longer
         than `seconds` is a tool error.
         """
-        try:
-            given = json.loads(arguments or "{}")
-        except (ValueError, TypeError, RecursionError) as error:  # huge numbers, an object for the text, deep nesting
-            return tool_error(f"the arguments of {self.name} are not valid JSON: {error}")
+        given = parse_arguments(self.name, arguments)
+        if isinstance(given, ToolResult):
+            return given
         try:
             checked = self._arguments.model_validate(given)
         except ValidationError as error:
             details = error.errors()
-            told = [f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg'].lower()}" for each in details]
+            told = [f"{'.'.join(map(str, each['loc']))}: {each['msg'].lower()}" for each in details]
             return tool_error(f"{self.name}: {'; '.join(told)}")
         values = {name: getattr(checked, name) for name in type(checked).model_fields}
         known: dict[type, object] = {Task: task if episode is None else episode.task, Episode: episode}
@@ -316,7 +315,7 @@ def parse_arguments(name: str, arguments: str) -> Message | ToolResult:
     """The object that an agent wrote as a call's arguments, or the tool error for any other text."""
     try:
         given: object = json.loads(arguments or "{}")
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:  # huge numbers, an object for the text, deep nesting
         return tool_error(f"the arguments of {name} are not valid JSON: {error}")
     if isinstance(given, dict):
         return cast("Message", given)

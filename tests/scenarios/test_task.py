@@ -203,7 +203,7 @@ def test_settings_name_a_weight_from_a_step_on() -> None:
         ([A, B], {"a": None}, "no weight"),
         ([A, B], {"a": {"20": 1}}, "no weight"),
         (A, None, "a list of scenarios"),
-        ([A], B, "are a dict"),
+        ([A], B, "no weight"),
         ([A, B], {"a": 0.0, "b": {20: 1.0}}, "at step 0 every scenario"),
         ([A, B], {"a": {0: 1.0, 30: 0.0}, "b": {0: 1.0, 20: 0.0}}, "at step 30 every scenario"),
     ],

@@ -177,7 +177,7 @@ def test_a_function_that_is_no_tool_is_refused_by_name_with_a_remedy(function: C
         ('{"city": "Rome", "nights": 1, "room": "suite"}', "room: input should be 'single' or 'double'"),
         ('{"city": "Rome", "nights": 1, "extras": ["a", 2]}', "extras.1: input should be a valid string"),
         ('{"city": "Rome", "nights": 1, "pets": 3}', "pets: extra inputs are not permitted"),
-        ("[]", "arguments: input should be"),
+        ("[]", "the arguments of book must be a JSON object"),
     ],
 )
 async def test_a_bad_call_is_a_tool_error_that_says_what_is_wrong(arguments: str, message: str) -> None:
