@@ -74,7 +74,7 @@ def scenario(*tools: Any, environment: Any = None) -> Scenario:
     return Scenario("shop", tools=tools, environment=environment, tasks=[Task(user="Go.")], held_out=0)
 
 
-BOOKED, NOTED = ["bookings of the class Desk"], ["ORDERS of test_shared_state.py"]
+NOTED = ["ORDERS of test_shared_state.py"]
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,10 @@ BOOKED, NOTED = ["bookings of the class Desk"], ["ORDERS of test_shared_state.py
         (price, None, []),
         (Desk().look, None, ["Desk that look belongs to"]),
         (closure(), None, ["basket of test_shared_state.py"]),
-        *(
-            (getattr(Desk(), method), make, changed)
-            for make in (Desk, partial(Desk))
-            for method, changed in (("book", BOOKED), ("note", NOTED), ("remember", ["defaults of remember"]), ("look", []))
-        ),
+        (Desk().book, Desk, ["bookings of the class Desk"]),
+        (Desk().note, partial(Desk), NOTED),
+        (Desk().remember, Desk, ["defaults of remember"]),
+        (Desk().look, partial(Desk), []),
     ],
 )
 def test_what_tools_and_worlds_change_outside_of_an_episode_is_named(act: Any, environment: Any, changed: list[str]):
