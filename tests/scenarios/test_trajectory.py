@@ -79,7 +79,7 @@ record: Any = {
     "logs": st.lists(any_text, max_size=2),
 }
 scores = st.dictionaries(any_text, st.floats(0, 1), max_size=2)
-votes = st.builds(Vote, score=st.floats(0, 1), position=st.integers(), order=st.just(0), model=any_text, criteria=scores)
+votes = st.builds(Vote, score=st.floats(0, 1), position=st.just(0), order=st.just(0), model=any_text, criteria=scores)
 trajectories = st.builds(
     Trajectory,
     **history,
