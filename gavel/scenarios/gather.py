@@ -2,7 +2,6 @@
 
 A group goes to `after_each` as soon as its own members are done, while others still run. A failure costs one member,
 or one group's scores, until there are more than `max_exceptions` allows: then everything else is cancelled.
-
 """
 
 import asyncio

@@ -125,14 +125,6 @@ class TrajectoryStore:
     def __iter__(self) -> Iterator[TrajectoryGroup]:
         return self.read()
 
-    def __len__(self) -> int:
-        """Number of whole records; reads the whole file."""
-        return sum(1 for _ in self.rows())
-
-    def __bool__(self) -> bool:
-        """True, without reading the file: otherwise `if store` would call `__len__`."""
-        return True
-
     def _read_frames(self, fd: int, offset: int) -> Iterator[tuple[bytes, int]]:
         """Whole frames from `offset` to the end of the file, or to its unfinished end."""
         if not MAGIC.startswith(os.pread(fd, len(MAGIC), 0)):

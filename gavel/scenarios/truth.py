@@ -6,7 +6,6 @@
 
 The truth of a group is in `metadata["truth"]` or `metadata["task"]`, of the group or of its members. A group has one
 truth: members with different ones are not comparable, and are rejected.
-
 """
 
 import json

@@ -246,7 +246,7 @@ async def test_tools_stand_beside_those_of_the_world_and_two_of_a_name_are_told(
     assert episode.messages()[2]["content"] == "5"
     twice = await play(scripted("Done."), tools=[put])
     assert twice.status == "failed"
-    assert "two tools of an episode are called put" in (twice.status_reason or "")
+    assert "two tools are called put" in (twice.status_reason or "")
 
 
 _CIRCLE: list[Any] = []

@@ -59,7 +59,6 @@ def test_groups_come_back_in_order_from_new_directories_across_chunks(path: Path
     store.extend(each for each in big)
     assert path.stat().st_size > CHUNK * 40
     assert list(TrajectoryStore(path)) == [group(0), *big]
-    assert len(store) == 4
 
 
 def test_a_pending_group_is_refused_before_anything_is_written(path: Path) -> None:
@@ -183,7 +182,7 @@ def test_no_file_is_an_error_and_one_of_another_kind_is_never_written_to(path: P
     with pytest.raises(StoreError, match="no trajectory store"):
         TrajectoryStore(path).append(group(0))
     with pytest.raises(StoreError, match="no trajectory store"):
-        len(TrajectoryStore(path))
+        list(TrajectoryStore(path).rows())
     assert path.read_text() == "the only copy of my thesis"
 
 
