@@ -2,13 +2,10 @@
 
 import asyncio
 import contextlib
-import gc
 import io
 import math
 import sys
-import warnings
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 from openai.types.chat.chat_completion import Choice
@@ -16,36 +13,13 @@ from openai.types.chat.chat_completion import Choice
 from gavel.scenarios.gather import AfterEach, GatherError, gather_trajectories, gather_trajectory_groups, metric_means
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-
-
-async def act(
-    name: str = "", after: asyncio.Event | None = None, then: asyncio.Event | None = None, **fields: object
-) -> Trajectory:
-    """A rollout that waits for `after`, and sets `then` when it is done."""
-    if after:
-        await after.wait()
-    if then:
-        then.set()
-    return Trajectory(metadata={"name": name}, **fields)
+from tests.scenarios.scripts import act, names, nothing_left_unawaited
 
 
 async def fail(message: str = "boom", after: asyncio.Event | None = None) -> Trajectory:
     if after:
         await after.wait()
     raise ValueError(message)
-
-
-def names(*groups: TrajectoryGroup) -> list[list[object]]:
-    return [[trajectory.metadata["name"] for trajectory in group] for group in groups]
-
-
-@contextlib.contextmanager
-def nothing_left_unawaited() -> Iterator[None]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-        gc.collect()
-    assert not [warning for warning in caught if "never awaited" in str(warning.message)]
 
 
 async def test_groups_and_members_keep_their_input_places_whatever_they_are() -> None:
