@@ -93,19 +93,24 @@ def tools_of(kind: type) -> Toolbox:
     return Toolbox(tools)
 
 
+def class_of(make: EnvironmentFactory | None) -> type | None:
+    """The class that `make` is, or a partial of it; None for another function."""
+    while isinstance(make, partial):
+        make = cast("partial[Any]", make).func
+    return make if isinstance(make, type) else None
+
+
 def is_plain(make: EnvironmentFactory) -> bool:
     """Whether `make` is a class whose methods are all synchronous.
 
     Such a world runs in its own thread. One with asynchronous methods runs entirely on the event loop, since it may
     hold objects bound to the thread that created them (an sqlite3 connection).
     """
-    while isinstance(make, partial):
-        make = cast("partial[Any]", make).func
-    if not isinstance(make, type):
-        return False
-    methods = [inspect.getattr_static(make, name) for name in dir(make)]
+    kind = class_of(make)
+    methods = [inspect.getattr_static(kind, name) for name in dir(kind)]
     inner: list[Any] = [getattr(each, "__func__", each) for each in methods]  # of static methods
-    return not any(is_async(each) or inspect.isasyncgenfunction(each) for each in inner if callable(each))
+    is_async_one = (is_async(each) or inspect.isasyncgenfunction(each) for each in inner if callable(each))
+    return kind is not None and not any(is_async_one)
 
 
 class World:

@@ -62,9 +62,7 @@ class McpServer:
         except ValueError as error:
             raise McpError(f"the command {address} cannot be read: {error}.", "Close its quotes.") from error
         if not command:
-            raise McpError(
-                "the address of an MCP server is empty.", 'Give a command or URL: gavel.mcp("uvx server").'
-            )
+            raise McpError("the address of an MCP server is empty.", 'Give a command or URL: gavel.mcp("uvx server").')
         object.__setattr__(self, "command", tuple(command))
 
     def __str__(self) -> str:

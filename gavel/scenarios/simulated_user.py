@@ -22,7 +22,7 @@ from gavel.prompts import render
 from gavel.scenarios.environment import WorldError
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
-from gavel.scenarios.tools import Done
+from gavel.scenarios.tools import Done, described
 
 _SCHEMA = {
     "type": "object",
@@ -146,9 +146,8 @@ def _said(words: Words, task: Task) -> str:
     try:
         return words(task)
     except Exception as error:
-        raise WorldError(
-            f"the persona or goal of the simulated user failed for the task {task.id}: {type(error).__name__}: {error}"
-        ) from error
+        told = f"the persona or goal of the simulated user failed for the task {task.id}: {described(error)}"
+        raise WorldError(told) from error
 
 
 def _as_reply(message: str, done: bool = False) -> str:
