@@ -74,25 +74,17 @@ async def raises_later():
 
 async def main(cancelled):
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(cancelled(never()), 0.1)
+        await asyncio.wait_for(cancelled, 0.1)
     members = [done(), never(), raises_later()]
     group = gavel.TrajectoryGroup(members)
     (group,) = await gavel.gather_trajectory_groups([group], rollout_seconds=0.1, max_exceptions=9, progress=False)
     await asyncio.sleep(1)
     print(len(group), *(error.type for error in group.exceptions))
 
-async def gathered(member):
-    await gavel.gather_trajectories([member], progress=False)
+async def rollout(model, task):
+    await never()
 
-async def awaited(member):
-    await gavel.TrajectoryGroup([member])
-
-async def played(member):
-    async def rollout(model, task):
-        await member
-
-    scenario = gavel.Scenario("stuck", rollout=rollout, tasks=[gavel.Task(user="x")], held_out=0)
-    await gavel.rollout(None, scenario, scenario.tasks()[0])
+stuck = gavel.Scenario("stuck", rollout=rollout, tasks=[gavel.Task(user="x")], held_out=0)
 
 async def in_a_command(member):
     asyncio.create_task(member)
@@ -102,7 +94,12 @@ async def in_a_command(member):
 
 
 @pytest.mark.parametrize(
-    ("cancelled", "named"), [("gathered", "never"), ("awaited", "never"), ("played", "rollout of the scenario stuck")]
+    ("cancelled", "named"),
+    [
+        ("gavel.gather_trajectories([never()], progress=False)", "never"),
+        ("gavel.TrajectoryGroup([never()])", "never"),
+        ("gavel.rollout(None, stuck, stuck.tasks()[0])", "rollout of the scenario stuck"),
+    ],
 )
 def test_rollouts_that_swallow_their_cancellation_keep_no_process_and_are_named(cancelled: str, named: str) -> None:
     done = _run(STUBBORN + f"asyncio.run(main({cancelled}))")

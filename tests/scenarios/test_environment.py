@@ -220,16 +220,13 @@ async def test_a_world_that_cannot_be_closed_is_told_in_the_logs(how: Callable[[
 
 async def test_a_cancelled_episode_closes_its_world():
     Box.made.clear()
-    started = asyncio.Event()
 
     async def reply(request: ChatRequest) -> Message:
-        started.set()
+        task.cancel()
         await asyncio.sleep(60)
         return {}
 
     task = asyncio.create_task(play(FunctionModel("slow", reply)))
-    await started.wait()
-    task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert Box.made[0].is_closed
