@@ -180,7 +180,7 @@ async def _act(model: ChatModel, scenario: Scenario, episode: Episode, world: Wo
     """Plays from the first message to the last."""
     observation = None if world is None else await world.reset()
     person = None if scenario.user is None else scenario.user.meet(episode)
-    words = episode.task.user or (await person.open() if person else "")
+    words = episode.task.user or (person and (await person.observe(None))[0])
     system = [{"role": "system", "content": scenario.system}] if scenario.system else []
     opening = {"role": "user", "content": "\n\n".join(filter(None, (words, observation)))}
     episode.trajectory.messages_and_choices = [*system, opening]
