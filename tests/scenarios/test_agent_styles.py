@@ -24,19 +24,9 @@ from tests.scenarios.scripts import scripted
 from tests.scenarios.scripts import turn as turn_of
 
 
-def look_up(order_id: str) -> str:
-    """Look up an order."""
-    return order_id
-
-
-def book(city: str, nights: int, late: bool = False) -> str:
-    """Book a room."""
-    return city
-
-
-def wait() -> str:
-    """Wait."""
-    return ""
+def look_up(order_id: str) -> None: ...
+def book(city: str, nights: int, late: bool = False) -> None: ...
+def wait() -> None: ...
 
 
 SCHEMAS = Toolbox([look_up, book, wait]).schemas

@@ -181,9 +181,7 @@ async def test_a_world_that_is_made_after_its_deadline_is_closed_all_the_same():
     class Late:
         def __init__(self) -> None:
             go_on.wait(HANG_SECONDS)
-
-        def close(self) -> None:
-            closed.set()
+            self.close = closed.set
 
     episode = await play(scripted("Done."), Late, call_seconds=0.05)
     assert "making the environment took" in (episode.status_reason or "")
@@ -322,10 +320,10 @@ async def test_parameters_without_annotations_are_filled_in_by_their_names():
         def success(self, episode, attempt):
             return attempt.messages_and_choices.pop().message.content == "I am done." and episode.seed == 3
 
-    done = await rollout(scripted("I am done."), scenario(Bare), TASK, seed=3)
-    assert f"{TASK.user} 3" in str(done.messages())
-    assert done.messages()[-1]["content"] == "I am done."  # the check took it away from a copy
-    assert done.metrics["success"] == 1
+    played = await play(scripted("I am done."), Bare, seed=3)
+    assert f"{TASK.user} 3" in str(played.messages())
+    assert played.messages()[-1]["content"] == "I am done."  # the check took it away from a copy
+    assert played.metrics["success"] == 1
 
 
 async def test_a_plain_world_that_hangs_costs_its_own_episode_alone():

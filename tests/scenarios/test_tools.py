@@ -90,7 +90,7 @@ def test_the_signature_and_the_docstring_are_the_schema() -> None:
     }
 
 
-async def test_a_pydantic_argument_is_described_by_its_own_schema_and_arrives_as_the_model() -> None:
+async def test_pydantic_models_annotated_and_default_fields_describe_and_bound_an_argument() -> None:
     def send(to: Address) -> str:
         return f"{to.street} {to.number}"
 
@@ -100,8 +100,6 @@ async def test_a_pydantic_argument_is_described_by_its_own_schema_and_arrives_as
     assert (await Tool(send).call('{"to": {"street": "Elm", "number": 2}}')).content == "Elm 2"
     assert "to.number: field required" in error_of(await Tool(send).call('{"to": {"street": "Elm"}}'))
 
-
-async def test_annotated_and_default_fields_bound_an_argument() -> None:
     def annotated(count: Annotated[int, Field(ge=1)]) -> int:
         return count
 
@@ -162,8 +160,7 @@ def test_a_function_that_is_no_tool_is_refused_by_name_with_a_remedy(function: C
     [
         ('{"city": "Rome"', "the arguments of book are not valid JSON"),
         (" ", "not valid JSON"),
-        ("[" * 100_000, "not valid JSON"),
-        ('{"nights": ' + "1" * 5000 + "}", "not valid JSON"),
+        *((text, "not valid JSON") for text in ("[" * 100_000, '{"nights": ' + "1" * 5000 + "}")),
         ('{"city": "Rome"}', "book: nights: field required"),
         ('{"city": "Rome", "nights": "two"}', "nights: input should be a valid integer"),
         ('{"city": null, "nights": 1}', "city: input should be a valid string"),
@@ -322,24 +319,18 @@ def test_a_tool_that_is_said_to_return_what_cannot_be_shown_is_refused_before_it
 
 async def test_a_generator_answers_with_what_it_yields_and_an_endless_one_is_a_tool_error():
     def count(to: int) -> Iterator[int]:
-        """Count."""
-        at = 0
-        while to == 0 or at < to:
-            at += 1
-            yield at
+        yield from range(to)
 
-    assert (await Tool(count).call('{"to": 3}', episode=Episode(Task(user="Count.")))).content == "[1, 2, 3]"
     for episode in (None, Episode(Task(user="Count."))):
-        assert "more than 10,000 values" in error_of(await Tool(count).call('{"to": 0}', episode=episode))
+        assert (await Tool(count).call('{"to": 3}', episode=episode)).content == "[0, 1, 2]"
+        assert "more than 10,000 values" in error_of(await Tool(count).call('{"to": 1000000000}', episode=episode))
 
 
 async def test_a_plain_function_runs_off_the_event_loop_and_an_asynchronous_one_on_it():
     def plain() -> int:
-        """Plain."""
         return threading.get_ident()
 
     async def waiting() -> int:
-        """Asynchronous."""
         return threading.get_ident()
 
     here, episode, tools = str(threading.get_ident()), Episode(Task(user="Where?")), Toolbox([plain, waiting])
@@ -351,16 +342,13 @@ async def test_a_plain_function_runs_off_the_event_loop_and_an_asynchronous_one_
 
 async def test_an_error_does_not_repeat_all_that_the_agent_wrote():
     def find(name: str) -> str:
-        """Find it."""
         raise LookupError(f"nothing is called {name}")
 
     long = "x" * 100_000
-    tools = Toolbox([find])
     for name, arguments in (("find", {"name": long}), ("find", {"name": "x", long: 1}), (long, {})):
-        result = await tools.call(name, json.dumps(arguments))
-        assert result.error
-        assert len(result.content) < 4_100
-        assert "characters)" in result.content
+        told = error_of(await Toolbox([find]).call(name, json.dumps(arguments)))
+        assert len(told) < 4_100
+        assert "characters)" in told
 
 
 NO_FUNCTIONS = ["book", 3, None, {"type": "function", "function": {"name": "book"}}, Point, Point(1), int]
