@@ -62,7 +62,7 @@ class TrajectoryStore:
         """
         frames: list[bytes] = []
         for group in groups:
-            len(group)  # which a pending one has not
+            len(group)  # raises `PendingGroupError` while it has rollouts to run
             line = f"{to_line(group)}\n".encode()
             frames.append(zstandard.ZstdCompressor(write_checksum=True).compress(line))
         with self._os_errors("write", "Check that its directory can be written and that the disk has space left."):
