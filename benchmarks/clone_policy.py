@@ -35,10 +35,10 @@ from transformers import DynamicCache, PreTrainedTokenizerFast, Qwen3Config, Qwe
 from gavel.scenarios.environment import World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.library import booking_desk, returns_desk
-from gavel.scenarios.rollout import EpisodeTools
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.scripted_agent import Call
 from gavel.scenarios.task import DrawnTasks, Task
+from gavel.scenarios.tools import Toolbox
 from gavel.trainer.cached_pass import cached
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY, embedded_path
 
@@ -165,14 +165,14 @@ class Writer:
 
     async def _one(self, task: Task, clerk: str, dice: random.Random) -> Demonstration:
         scenario, episode = self._course.scenario, Episode(task)
-        tools = EpisodeTools(scenario.toolbox, episode)
+        tools = Toolbox(scenario.toolbox, episode)
         if scenario.environment is not None:
             world = World(scenario.environment, episode)
             await world.reset()
-            tools.add_world(world, episode)
+            world.add_tools(tools)
         return await self._written(task, self._course.demonstrate(task, clerk, dice), tools)
 
-    async def _written(self, task: Task, turns: Turns, tools: EpisodeTools) -> Demonstration:
+    async def _written(self, task: Task, turns: Turns, tools: Toolbox) -> Demonstration:
         schemas: Any = tools.schemas
         opening: Any = [
             {"role": "system", "content": self._course.scenario.system},

@@ -82,7 +82,7 @@ def scenario(
     record = DraftRecord.read(folder / RECORD, mcp)
     found = run_interruptibly(survey(server))
     number = tasks + held_out
-    typer.echo(f"{server}: {counted(found.tools, 'tool')}. Drafting {counted(number, 'task')} with {client.name}.")
+    typer.echo(f"{server}: {counted(len(found[0]), 'tool')}. Drafting {counted(number, 'task')} with {client.name}.")
     if attempts:
         typer.echo(
             f"{player.model} tries each of them {counted(attempts, 'time')}: "
@@ -109,7 +109,7 @@ def scenario(
     typer.echo(f"cost: {client.budget.cost}")
     values |= {
         "address": repr(mcp),
-        "is_command": server.url is None,
+        "is_command": not server.is_url,
         "variables": variables,
         "system": textwrap.fill(render("scenarios/mcp_agent.j2").strip(), 115),
         "model": client.name if re.fullmatch(r"[\w./:@-]+", client.name) else "MODEL",

@@ -47,7 +47,7 @@ from gavel.llm.errors import NotAskedError, PermanentError
 from gavel.llm.types import Message, Schema, text_of
 from gavel.prompts import render
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
-from gavel.scenarios.mcp import McpServer, McpSurvey
+from gavel.scenarios.mcp import McpServer
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
@@ -55,6 +55,8 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import Criterion
 
 Reason = Literal["duplicate", "unsolved", "trivial", "unchecked"]
+_SURVEYED = 30_000
+"""Max characters of each part of a survey."""
 SAME = 0.6
 """Likeness from which two tasks are one."""
 _ENDING = re.compile(r"(?:ings?|ed|es|s)$")
@@ -260,7 +262,8 @@ class Drafting:
     """Writes the tasks, and judges the attempts."""
     player: ChatAgent
     server: McpServer
-    survey: McpSurvey
+    survey: tuple[list[Message], str]
+    """The server's tools and its instructions."""
     path: Path
     number: int
     """Of tasks that are wanted."""
@@ -289,12 +292,9 @@ class Drafting:
         return record
 
     async def _write(self, record: DraftRecord) -> None:
-        survey = self.survey
-        material = {
-            "tools": survey.described_tools,
-            "server_says": survey.instructions,
-            "seen": record.seen or "",
-        }
+        functions, server_says = self.survey
+        tools = json.dumps(functions, indent=1, ensure_ascii=False)[:_SURVEYED]
+        material = {"tools": tools, "server_says": server_says[:_SURVEYED], "seen": record.seen or ""}
         number, earlier = min(_BATCH, self.number - len(record.used)), [task.user for task in record.tasks]
         tasks, unusable = await write_batch(
             self.model, number, material, earlier=earlier, instructions=self.instructions

@@ -23,7 +23,7 @@ from gavel.llm.client import ChatAgent
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel, ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode, NoTurnError
-from gavel.scenarios.rollout import Conversation, EpisodeTools
+from gavel.scenarios.rollout import Conversation
 from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.tools import Toolbox, ToolFunction, described
 from gavel.scenarios.trajectory import History, Trajectory
@@ -83,10 +83,11 @@ class Agent:
         self.trajectory = Trajectory(agent=name)
         if system:
             self.trajectory.messages_and_choices.append({"role": "system", "content": system})
-        own_tools = EpisodeTools(Toolbox(tools), episode)
         given = episode.model if model is None else model
         chat = _make_litellm_model(given, episode) if isinstance(given, str) else given
-        self._conversation = Conversation(episode, chat, self.trajectory, own_tools, trained=self.is_policy)
+        self._conversation = Conversation(
+            episode, chat, self.trajectory, Toolbox(tools, episode), trained=self.is_policy
+        )
         self._max_calls = max_calls
         self._seed = None if episode.seed is None else seed_of(episode.seed, "agent", name) % 2**53
         self._steps_back = steps_back

@@ -4,7 +4,6 @@ A `FunctionModel` takes its turns from a Python function: a script, or a model b
 
     model = FunctionModel("echo", reply)        # async def reply(request: ChatRequest) -> ChatCompletion | Message
     trajectory = await rollout(model, scenario, task)
-
 """
 
 import asyncio

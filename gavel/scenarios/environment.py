@@ -9,14 +9,13 @@
 
 All of them are optional, and may be plain functions. `observe` without a result, and `gavel.done(value)` from a tool or
 from `observe`, end the episode. An exception or timeout of a world affects only its own episode.
-
 """
 
-import functools
 import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cache, partial
 from types import FunctionType
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
@@ -28,7 +27,7 @@ from gavel.scenarios.deadline import LateError, in_time
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import ResultError, text_of_result
-from gavel.scenarios.tools import Done, Tool, Toolbox, ToolResult, arguments_for, described, result_of
+from gavel.scenarios.tools import Done, Tool, Toolbox, ToolResult, arguments_for, described, failed_call, result_of
 
 
 class ToolWorld(ABC):
@@ -70,7 +69,7 @@ def not_a_tool(method: _Method) -> _Method:
     return method
 
 
-@functools.cache
+@cache
 def tools_of(kind: type) -> Toolbox:
     """The tools of an environment's class: its public methods that have a docstring. Empty for a `ToolWorld`.
 
@@ -94,19 +93,24 @@ def tools_of(kind: type) -> Toolbox:
     return Toolbox(tools)
 
 
+def class_of(make: EnvironmentFactory | None) -> type | None:
+    """The class that `make` is, or a partial of it; None for another function."""
+    while isinstance(make, partial):
+        make = cast("partial[Any]", make).func
+    return make if isinstance(make, type) else None
+
+
 def is_plain(make: EnvironmentFactory) -> bool:
     """Whether `make` is a class whose methods are all synchronous.
 
     Such a world runs in its own thread. One with asynchronous methods runs entirely on the event loop, since it may
     hold objects bound to the thread that created them (an sqlite3 connection).
     """
-    while isinstance(make, functools.partial):
-        make = cast("functools.partial[Any]", make).func
-    if not isinstance(make, type):
-        return False
-    methods = [inspect.getattr_static(make, name) for name in dir(make)]
+    kind = class_of(make)
+    methods = [inspect.getattr_static(kind, name) for name in dir(kind)]
     inner: list[Any] = [getattr(each, "__func__", each) for each in methods]  # of static methods
-    return not any(is_async(each) or inspect.isasyncgenfunction(each) for each in inner if callable(each))
+    is_async_one = (is_async(each) or inspect.isasyncgenfunction(each) for each in inner if callable(each))
+    return kind is not None and not any(is_async_one)
 
 
 class World:
@@ -121,14 +125,26 @@ class World:
         """Whether its synchronous methods run on the event loop, beside asynchronous ones; else in the episode's
         thread."""
 
-    @property
-    def tools(self) -> Toolbox:
-        return tools_of(type(self.environment))  # pyright: ignore[reportUnknownArgumentType]
+    def add_tools(self, toolbox: Toolbox) -> None:
+        """Adds the tools of the world, which has been reset. Raises `WorldError`, and `ToolDefinitionError` for two of
+        one name."""
+        kind = cast("Any", type(self.environment))
+        about = {"environment": self.environment, "on_loop": self.on_loop, "seconds": self._episode.call_seconds}
+        for tool in tools_of(kind):
+            toolbox.add(tool.schema, partial(tool.call, episode=self._episode, **about))
+        for schema in self._attribute("schemas") if issubclass(kind, ToolWorld) else ():
+            toolbox.add(schema, partial(self._call_tool, schema["function"]["name"]))
 
-    @property
-    def schemas(self) -> list[Message]:
-        """The schemas of a `ToolWorld`'s tools. Raises `WorldError`."""
-        return self._attribute("schemas") if issubclass(type(self.environment), ToolWorld) else []
+    async def _call_tool(self, name: str, arguments: str) -> ToolResult:
+        """The answer of a `ToolWorld`'s tool; a tool error if that takes too long, or raises."""
+        seconds = self._episode.call_seconds
+        try:
+            running = contain_cancellation(self.environment.call(name, arguments))
+            return await in_time(running, seconds, f"the tool {name}")
+        except GavelError:
+            raise
+        except (Exception, SystemExit) as error:
+            return failed_call(name, error, seconds)
 
     @property
     def observes(self) -> bool:

@@ -2,7 +2,6 @@
 
 A group goes to `after_each` as soon as its own members are done, while others still run. A failure costs one member,
 or one group's scores, until there are more than `max_exceptions` allows: then everything else is cancelled.
-
 """
 
 import asyncio
@@ -21,7 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from gavel.base.errors import GavelError, contain_cancellation
 from gavel.base.text import counted
 from gavel.scenarios.deadline import LateError, in_time, name_of, unless_stuck
-from gavel.scenarios.group import GroupError, TrajectoryGroup, discard, member_runner, run_member, unscored
+from gavel.scenarios.group import (
+    GroupError,
+    MemberRunner,
+    TrajectoryGroup,
+    discard,
+    member_runner,
+    run_member,
+    unscored,
+)
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 
 if TYPE_CHECKING:
@@ -39,7 +46,6 @@ class GroupTally:
     """Whether `members` is final; False while a coroutine may still add rollouts to its group."""
     done: int = 0
     failed: int = 0
-    completion_tokens: int = 0
     trajectories: list[Trajectory] = field(default_factory=list[Trajectory])
     """The finished members; once the group is done, its scored members."""
 
@@ -98,12 +104,13 @@ def gather_display(
 
     def line() -> "RenderableType":
         done, members = sum(tally.done for tally in tallies), sum(tally.members for tally in tallies)
-        means = metric_means(trajectory for tally in tallies for trajectory in list(tally.trajectories))
+        shown_trajectories = [trajectory for tally in tallies for trajectory in list(tally.trajectories)]
+        means = metric_means(shown_trajectories)
         metrics = [name for name in means if name != "reward"][:max_metrics]
         figures = [f"{name} {mean:,.2f}" for name, mean in means.items() if name in ("reward", *metrics)]
         if failed := sum(tally.failed for tally in tallies):
             figures.append(f"{failed:,} failed")
-        if tokens and (total := sum(tally.completion_tokens for tally in tallies)):
+        if tokens and (total := sum(map(completion_tokens, shown_trajectories))):
             figures.append(f"{total:,} tokens")
         grid = Table.grid(padding=(0, 1))
         grid.add_row(
@@ -242,40 +249,36 @@ async def gather_trajectories(
     return group.trajectories
 
 
+@dataclass(eq=False)
 class _Gathering:
     """The shared state of one call: a tally per group, the slots for rollouts, and the first failure."""
 
-    def __init__(
-        self,
-        sources: Sequence[Awaitable[TrajectoryGroup]],
-        tallies: Sequence[GroupTally],
-        after_each: AfterEach | None,
-        max_exceptions: float,
-        concurrency: int | None = None,
-        rollout_seconds: float | None = None,
-    ) -> None:
-        if not max_exceptions >= 0:
-            raise ValueError(f"max_exceptions must be a count, or a share as a float up to 1; it is {max_exceptions}")
-        if concurrency is not None and concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, or None for no bound; it is {concurrency}")
-        if rollout_seconds is not None and not 0 < rollout_seconds < math.inf:
-            raise ValueError(f"rollout_seconds must be a finite number above 0, or None; it is {rollout_seconds!r}")
-        self.sources = sources
-        self.tallies = tallies
-        self.after_each = after_each
-        self.max_exceptions = max_exceptions
-        self.rollout_seconds = rollout_seconds
-        self.slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
-        self.run_outside = member_runner.get()
-        """Runs a member as it would run outside this gathering."""
-        self.tasks: list[asyncio.Task[list[TrajectoryGroup]]] = []
-        self.completed: dict[int, TrajectoryGroup] = {}
-        """The groups whose rollouts are done, by source index."""
-        self.first: Exception | RolloutError | None = None
-        self.unscored = 0
-        """Groups for which `after_each` raised."""
-        self.stopped = False
-        for source, tally in zip(sources, tallies, strict=True):
+    sources: Sequence[Awaitable[TrajectoryGroup]]
+    tallies: Sequence[GroupTally]
+    after_each: AfterEach | None
+    max_exceptions: float
+    concurrency: int | None = None
+    rollout_seconds: float | None = None
+    run_outside: MemberRunner = field(default_factory=member_runner.get)
+    """Runs a member as it would run outside this gathering."""
+    tasks: list["asyncio.Task[list[TrajectoryGroup]]"] = field(default_factory=list["asyncio.Task[Any]"])
+    completed: dict[int, TrajectoryGroup] = field(default_factory=dict[int, TrajectoryGroup])
+    """The groups whose rollouts are done, by source index."""
+    first: Exception | RolloutError | None = None
+    unscored: int = 0
+    """Groups for which `after_each` raised."""
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        most, bound, seconds = self.max_exceptions, self.concurrency, self.rollout_seconds
+        if not most >= 0:
+            raise ValueError(f"max_exceptions must be a count, or a share as a float up to 1; it is {most}")
+        if bound is not None and bound < 1:
+            raise ValueError(f"concurrency must be at least 1, or None for no bound; it is {bound}")
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise ValueError(f"rollout_seconds must be a finite number above 0, or None; it is {seconds!r}")
+        self.slots = nullcontext() if bound is None else asyncio.Semaphore(bound)
+        for source, tally in zip(self.sources, self.tallies, strict=True):
             if isinstance(source, TrajectoryGroup):
                 tally.members, tally.certain = source.pending or len(source.trajectories), True
 
@@ -342,7 +345,6 @@ class _Gathering:
                 self._failed(tally, error)
                 raise
         tally.done += 1
-        tally.completion_tokens += completion_tokens(trajectory)
         tally.trajectories.append(trajectory)
         return trajectory
 
@@ -357,7 +359,6 @@ class _Gathering:
         """Makes the tally final: a coroutine may have added members that no runner saw."""
         exceptions = group.exceptions[old_exceptions:]
         tally.members = tally.done = max(tally.members, len(group.trajectories) + len(exceptions))
-        tally.completion_tokens = max(tally.completion_tokens, sum(map(completion_tokens, group.trajectories)))
         tally.trajectories = list(group.trajectories)
         tally.certain = True
         if len(exceptions) > tally.failed:

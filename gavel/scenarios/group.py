@@ -2,7 +2,6 @@
 are run concurrently and bounded; a failure affects one member only.
 
 `with_judgements` makes a judged copy. In files a group is a line of JSON with the version of that form.
-
 """
 
 import asyncio

@@ -16,24 +16,19 @@ from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 
 _ANSWER = re.compile(r"####\s*(-?[\d.,]*\d)\s*$")
-_ENDINGS = (".jsonl", ".json", ".parquet", ".jsonl.gz", ".jsonl.zst")
 _HELD_OUT = 0.2
 
 
 def scenario_at(address: str) -> Scenario:
     """The scenario of the problems in a file, or in a directory with train and test files. Raises `ScenarioError`."""
     path = Path(address)
-    if not path.exists():
-        raise ScenarioError(f"there is no file {path.absolute()}", "Check the path: word_math:problems.jsonl")
     if path.is_file():
         return scenario_of(f"word_math-{path.name.split('.')[0]}", _tasks([path]), _HELD_OUT)
-    files = sorted(each for each in path.iterdir() if each.name.endswith(_ENDINGS))
-    train, test = ([each for each in files if each.name.startswith(split)] for split in ("train", "test"))
+    train, test = (sorted(path.glob(f"{split}*")) for split in ("train", "test"))
     if not train or not test:
         raise ScenarioError(
-            f"{path} should hold files whose names begin with train and test; found: "
-            f"{', '.join(each.name for each in files) or 'none'}",
-            f"Name a file instead: word_math:{path / (files[0].name if files else 'problems.jsonl')}",
+            f"{path.absolute()} is no file, and no directory of files whose names begin with train and test",
+            "Check the path, or name a file: word_math:problems.jsonl",
         )
     tasks, held_out = _tasks(train), _tasks(test)
     known = {task.id for task in tasks}

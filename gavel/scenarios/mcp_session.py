@@ -20,6 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import (
     CONNECTION_CLOSED,
+    REQUEST_TIMEOUT,
     AudioContent,
     BlobResourceContents,
     CallToolResult,
@@ -55,11 +56,9 @@ class McpSession:
     """`schemas` are the tools as a model is shown them; `call` runs one."""
 
     def __init__(self, server: McpServer, client: Client, tools: list[McpTool], stderr: IO[str]) -> None:
-        """To be made in the task that holds the connection."""
         self._server = server
         self._client = client
         self._stderr = stderr
-        self._connection = asyncio.current_task()
         self._names: dict[str, str] = {}
         """The tools' names at the server, by unique names that every API accepts."""
         self.instructions = client.instructions
@@ -84,31 +83,20 @@ class McpSession:
         given = parse_arguments(name, arguments)
         if isinstance(given, ToolResult):
             return given
-        assert self._connection is not None
         seconds = self._server.call_seconds
-        running = asyncio.ensure_future(self._client.call_tool(self._names[name], given))
         try:
-            await asyncio.wait({running, self._connection}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if running.done():
-                return _result(running.result())
-            if self._connection.done():
-                raise self._lost()
-            return tool_error(f"{name} did not answer within {seconds:g} s")
+            return _result(await self._client.call_tool(self._names[name], given, read_timeout_seconds=seconds))
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
-                raise self._lost() from error
-            return tool_error(f"{name}: {error}")
+                raise McpError(
+                    f"the connection to the MCP server {self._server} is lost{_printed(self._stderr)}",
+                    "Its own log may say why; the next episode begins a new session.",
+                ) from error
+            late = f" did not answer within {seconds:g} s"
+            return tool_error(name + (late if error.code == REQUEST_TIMEOUT else f": {error}"))
         except (ValueError, RuntimeError) as error:  # a response that violates the protocol
             problem = str(error).partition("\n")[0]
             return tool_error(f"{name} was answered with something that cannot be read: {problem}")
-        finally:
-            running.cancel()
-
-    def _lost(self) -> McpError:
-        return McpError(
-            f"the connection to the MCP server {self._server} is lost{_printed(self._stderr)}",
-            "Its own log may say why; the next episode begins a new session.",
-        )
 
 
 @asynccontextmanager
@@ -159,18 +147,19 @@ def _cannot_begin(server: McpServer, connection: "asyncio.Task[None]", stderr: I
 
 @asynccontextmanager
 async def _connect(server: McpServer, stderr: IO[str]) -> AsyncGenerator[Client]:
-    if server.url is not None:
-        if is_on_this_machine(server.url):
+    if server.is_url:
+        url = str(server)
+        if is_on_this_machine(url):
             pass_proxies()  # from the client of the package mcp
         async with (
-            create_mcp_http_client(headers=dict(server.headers)) as http,
-            Client(streamable_http_client(server.url, http_client=http)) as client,
+            create_mcp_http_client(headers=dict(server.headers or {})) as http,
+            Client(streamable_http_client(url, http_client=http)) as client,
         ):
             yield client
         return
     command, *arguments = server.command
     parameters = StdioServerParameters(
-        command=command, args=arguments, env=dict(server.env), cwd=server.cwd, encoding_error_handler="replace"
+        command=command, args=arguments, env=dict(server.env or {}), cwd=server.cwd, encoding_error_handler="replace"
     )
     async with Client(stdio_client(parameters, errlog=cast("Any", stderr))) as client:
         yield client
@@ -188,12 +177,12 @@ async def _choose_tools(server: McpServer, client: Client) -> list[McpTool]:
     if not tools:
         raise McpError(f"the MCP server {server} has no tools.", "Try it by hand, or name another.")
     names = {tool.name for tool in tools}
-    if unknown := ((server.only or frozenset()) | server.without) - names:
+    if unknown := {*(server.only or ()), *server.without} - names:
         raise McpError(
             f"the MCP server {server} has no tool {min(unknown)!r}; it has: {', '.join(sorted(names))}",
             "Name its tools in only= and without= as it does.",
         )
-    chosen = (names if server.only is None else server.only) - server.without
+    chosen = (names if server.only is None else {*server.only}) - {*server.without}
     return [tool for tool in tools if tool.name in chosen]
 
 

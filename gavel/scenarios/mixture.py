@@ -11,15 +11,17 @@ seed and the step alone.
 
 import bisect
 import itertools
-import math
 import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated
 
+from pydantic import Field, TypeAdapter, ValidationError
+
+from gavel.base.fields import problem
 from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario
 from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.task import Task
@@ -29,6 +31,8 @@ _REFERENCE = re.compile(r"\w+|\w+:(?!//).+|[^:?]+\.py(:\w*)?")
 """A name, an address or a file: an operand of a separator."""
 Weight = float | Mapping[int, float]
 """A number, or numbers by the step from which they apply; 0 before the first one."""
+_Number = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+_WEIGHTS = TypeAdapter(dict[str, _Number | dict[Annotated[int, Field(ge=0, strict=True)], _Number]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +63,19 @@ class Mixture:
                 "Name each scenario once, and give two different ones different names.",
             )
         self.name = SEPARATOR.join(names)
-        passed = cast("object", weights or {})
-        if not isinstance(passed, Mapping):
-            raise ScenarioError("the weights of a mixture are a dict", f'Pass weights={{"{names[0]}": 2}}.')
-        given = weights or {}
+        try:
+            given = _WEIGHTS.validate_python(weights or {})
+        except ValidationError as error:
+            raise ScenarioError(
+                f"the weights of a mixture are no weights: {problem(error)}",
+                f'Use numbers from 0, or numbers by steps from 0: weights={{"{names[0]}": 2}}.',
+            ) from error
         if unknown := next((name for name in given if name not in names), None):
             raise ScenarioError(
                 f"{unknown!r} has a weight, and is none of the scenarios", f"There are: {', '.join(names)}."
             )
-        self.weights = {name: _by_step(name, given.get(name, 1.0)) for name in names}
+        wanted = {name: given.get(name, 1.0) for name in names}
+        self.weights = {name: each if isinstance(each, dict) else {0: each} for name, each in wanted.items()}
         steps = {0, *(step for by_step in self.weights.values() for step in by_step)}
         if empty := [step for step in sorted(steps) if not any(self.weights_at(step).values())]:
             raise ScenarioError(
@@ -155,15 +163,3 @@ def read_weights(weights: Mapping[str, float]) -> dict[str, Weight]:
         at, name = (int(step), name) if colon and step.isdecimal() else (0, key)
         found.setdefault(name, {})[at] = weight
     return {name: dict(sorted(by_step.items())) for name, by_step in found.items()}
-
-
-def _by_step(name: str, weight: Weight) -> dict[int, float]:
-    by_step: dict[Any, Any] = dict(weight) if isinstance(weight, Mapping) else {0: weight}
-    for step, value in by_step.items():
-        are_numbers = isinstance(step, int) and isinstance(value, int | float)
-        if not are_numbers or step < 0 or not math.isfinite(value) or value < 0:
-            raise ScenarioError(
-                f"the weight {value!r} of {name} from step {step} on is no weight",
-                "Use numbers from 0, at steps from 0.",
-            )
-    return by_step

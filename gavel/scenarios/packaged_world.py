@@ -3,13 +3,13 @@
 import importlib
 import json
 import random
-import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Self, TypeVar
 from urllib.parse import parse_qsl
 
+import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
 from gavel.base.fields import problem
@@ -98,10 +98,7 @@ class OwnChance:
     """The random state of one world, for `random` and NumPy, while it computes: one world at a time."""
 
     def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._python: Any = random.Random(seed).getstate()
-        self._numpy: Any = None
-        self._outer: tuple[Any, Any] | None = None
+        self._own = random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()
 
     async def run(self, episode: Episode, function: Callable[[], _T]) -> _T:
         """Runs a function of a world in its episode's thread."""
@@ -115,24 +112,16 @@ class OwnChance:
     def __enter__(self) -> Self:
         if not _ONE_AT_A_TIME.acquire(timeout=_WAIT_SECONDS):
             raise TimeoutError(f"another world did not come to an end within {_WAIT_SECONDS:g} s")
-        numpy: Any = sys.modules.get("numpy")
-        self._outer = random.getstate(), None if numpy is None else numpy.random.get_state()
-        random.setstate(self._python)
-        if numpy is not None:
-            if self._numpy is None:
-                self._numpy = numpy.random.RandomState(self._seed % 2**32).get_state()
-            numpy.random.set_state(self._numpy)
+        self._swap()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        try:
-            numpy: Any = sys.modules.get("numpy")
-            assert self._outer is not None
-            python, outer = self._outer
-            self._python = random.getstate()
-            random.setstate(python)
-            if numpy is not None and outer is not None:
-                self._numpy = numpy.random.get_state()
-                numpy.random.set_state(outer)
-        finally:
-            _ONE_AT_A_TIME.release()
+        self._swap()
+        _ONE_AT_A_TIME.release()
+
+    def _swap(self) -> None:
+        """Exchanges the process's state and the other one."""
+        python, numpy = self._own
+        self._own = random.getstate(), np.random.get_state()
+        random.setstate(python)
+        np.random.set_state(numpy)

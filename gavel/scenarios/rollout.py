@@ -9,30 +9,24 @@ with the episode.
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 from openai.types.chat.chat_completion import Choice
 
 from gavel.base.errors import GavelError, contain_cancellation
-from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
 from gavel.scenarios.deadline import LateError, StuckError, in_time, name_of, unless_stuck
-from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, ToolWorld, World
+from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, World
 from gavel.scenarios.episode import Episode, NoTurnError
 from gavel.scenarios.scenario import OwnRollout, Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import (
     Toolbox,
-    ToolDefinitionError,
-    ToolResult,
     arguments_for,
     described,
-    failed_call,
-    no_such_tool,
 )
 from gavel.scenarios.trajectory import Trajectory, to_messages
 
@@ -99,63 +93,11 @@ async def _run_contained(
     return [trajectory.model_copy(update={**now, "status": "failed", "status_reason": reason})]
 
 
-class EpisodeTools:
-    """The tools of an agent. `schemas`: as it is shown them."""
-
-    def __init__(self, functions: Toolbox, episode: Episode, most: int | None = None) -> None:
-        """`most`: max characters shown of a result (None: all)."""
-        self.schemas: list[Message] = []
-        self._most = most
-        self._calls: dict[str, Callable[[str], Awaitable[ToolResult]]] = {}
-        for tool in functions:
-            self.add(tool.schema, partial(tool.call, episode=episode, seconds=episode.call_seconds))
-
-    async def call(self, name: str, arguments: str) -> ToolResult:
-        """Runs a tool with arguments as the agent wrote them. Raises `McpError` if its server is lost."""
-        call = self._calls.get(name)
-        result = no_such_tool(name, self._calls) if call is None else await call(arguments)
-        whole = len(result.content)
-        if self._most is None or whole <= self._most:
-            return result
-        left_out = f"{whole - self._most:,} of {whole:,} characters left out"
-        return replace(result, content=f"{result.content[: self._most]}\n… {left_out}")
-
-    def add(self, schema: Message, call: Callable[[str], Awaitable[ToolResult]]) -> None:
-        """Raises `ToolDefinitionError` for two tools of one name."""
-        name = schema["function"]["name"]
-        if name in self._calls:
-            raise ToolDefinitionError(
-                f"two tools of an episode are called {name}",
-                "Rename one, or leave one out: gavel.mcp(…, without=[…]), @gavel.not_a_tool.",
-            )
-        self._calls[name] = call
-        self.schemas.append(schema)
-
-    def add_world(self, world: World, episode: Episode) -> None:
-        """Adds the tools of a world that has been reset."""
-        environment, seconds = world.environment, episode.call_seconds
-        for tool in world.tools:
-            about = {"environment": environment, "on_loop": world.on_loop, "seconds": seconds}
-            self.add(tool.schema, partial(tool.call, episode=episode, **about))
-        for schema in world.schemas:
-            self.add(schema, partial(_call_world, environment, schema["function"]["name"], seconds))
-
-
-async def _call_world(world: ToolWorld, name: str, seconds: float | None, arguments: str) -> ToolResult:
-    """The answer of a world's tool; a tool error if that takes longer than `seconds`, or raises."""
-    try:
-        return await in_time(contain_cancellation(world.call(name, arguments)), seconds, f"the tool {name}")
-    except GavelError:
-        raise
-    except (Exception, SystemExit) as error:
-        return failed_call(name, error, seconds)
-
-
 class Conversation:
     """An agent's conversation in an episode, which grows by its turns and by what its tools answer."""
 
     def __init__(
-        self, episode: Episode, model: ChatModel, trajectory: Trajectory, tools: EpisodeTools, *, trained: bool = True
+        self, episode: Episode, model: ChatModel, trajectory: Trajectory, tools: Toolbox, *, trained: bool = True
     ) -> None:
         """`trained`: the turns are the policy's own; else they become plain messages."""
         self.client = model.openai_client()
@@ -238,14 +180,14 @@ async def _act(model: ChatModel, scenario: Scenario, episode: Episode, world: Wo
     """Plays from the first message to the last."""
     observation = None if world is None else await world.reset()
     person = None if scenario.user is None else scenario.user.meet(episode)
-    words = episode.task.user or (await person.open() if person else "")
+    words = episode.task.user or (person and (await person.observe(None))[0])
     system = [{"role": "system", "content": scenario.system}] if scenario.system else []
     opening = {"role": "user", "content": "\n\n".join(filter(None, (words, observation)))}
     episode.trajectory.messages_and_choices = [*system, opening]
     responder = person or (world if world is not None and world.observes else None)
-    tools = EpisodeTools(scenario.toolbox, episode, scenario.max_tool_characters)
+    tools = Toolbox(scenario.toolbox, episode, scenario.max_tool_characters)
     if world is not None:
-        tools.add_world(world, episode)
+        world.add_tools(tools)
     async with AsyncExitStack() as sessions:
         for server in scenario.servers:
             session = await sessions.enter_async_context(server.session())

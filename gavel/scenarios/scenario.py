@@ -9,7 +9,6 @@ on only when `LoopConfig.reward` gives them a weight.
 """
 
 import copy
-import functools
 import hashlib
 import importlib
 import importlib.util
@@ -27,7 +26,7 @@ from typing import Any, Literal, cast
 from gavel.base import entry_points
 from gavel.base.errors import GavelError
 from gavel.base.fields import named_arguments
-from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, ToolWorld, tools_of
+from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, ToolWorld, class_of, tools_of
 from gavel.scenarios.mcp import McpServer
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import DrawnTasks, Task
@@ -134,7 +133,7 @@ class Scenario:
         self.call_seconds = call_seconds
         self.rubric = rubric
         self._check_limits()
-        kind = self._environment_class()
+        self._world_class = kind = class_of(environment)
         if user is not None and getattr(kind, "observe", None) is not None:
             raise ScenarioError(
                 f"the scenario {name} has an environment that observes and a simulated user: both would answer",
@@ -150,15 +149,10 @@ class Scenario:
         self.measures = dict(measures or {})
         self._tasks: dict[Split, Sequence[Task]] = _split_tasks(name, tasks, held_out)
 
-    def _environment_class(self) -> type | None:
-        make = self.environment
-        made = make.func if isinstance(make, functools.partial) else make
-        return made if isinstance(made, type) else None
-
     @property
     def tool_names(self) -> frozenset[str]:
         """The names of all its tools; empty if they are unknown before an episode."""
-        made = self._environment_class()
+        made = self._world_class
         is_open = made is None and self.environment is not None
         if self.servers or self.rollout is not None or is_open or (made and ToolWorld in made.__mro__):
             return frozenset()

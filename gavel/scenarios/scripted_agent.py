@@ -2,7 +2,6 @@
 
 Arguments are examples that the tools' schemas allow. An argument with the name of a field in the task's data gets that
 value; another text is the number in the user's message, if there is one.
-
 """
 
 import importlib

@@ -3,10 +3,8 @@
 import hashlib
 import json
 
-_BITS = 62
-
 
 def seed_of(*name: int | str) -> int:
     """A 62-bit seed for a name such as `(seed, "train", step, task id, member)`; unrelated for different names."""
     digest = hashlib.sha256(json.dumps(name).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> (64 - _BITS)
+    return int.from_bytes(digest[:8], "big") >> 2

@@ -15,11 +15,11 @@ import sysconfig
 from abc import ABC
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, cast
+from typing import Any
 
+from gavel.scenarios.environment import class_of
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.tools import described
 
@@ -49,11 +49,10 @@ def changed_state(before: SharedState, scenario: Scenario) -> list[str]:
 def _find_variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:
     for tool in scenario.toolbox:
         yield from _reach("", tool.function, set(), set())
-    make: Any = scenario.environment
-    make = cast("partial[Any]", make).func if isinstance(make, partial) else make
-    if callable(make) and not isinstance(make, type):
-        yield from _reach("", make, set(), set())
-    for kind in make.__mro__[:-1] if isinstance(make, type) else ():
+    made = class_of(scenario.environment)
+    if made is None and scenario.environment is not None:
+        yield from _reach("", scenario.environment, set(), set())
+    for kind in () if made is None else made.__mro__[:-1]:
         for name, value in vars(kind).items():
             function: Any = getattr(value, "__func__", value)  # the function of a static or a class method
             if isinstance(function, FunctionType) or not (name.startswith("__") or name in vars(ABC)):

@@ -22,7 +22,7 @@ from gavel.prompts import render
 from gavel.scenarios.environment import WorldError
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
-from gavel.scenarios.tools import Done
+from gavel.scenarios.tools import Done, described
 
 _SCHEMA = {
     "type": "object",
@@ -98,21 +98,15 @@ class Person:
         if episode.task.user:
             self._messages.append({"role": "assistant", "content": _as_reply(episode.task.user)})
 
-    async def open(self) -> str:
-        """The person's first message, if the task has none. Raises `WorldError`."""
-        return (await self._answer("(The assistant waits for you to begin.)"))[0]
-
     async def answer(self, action: str) -> str | Done:
         """The same as `observe`, for an environment to return: the person's last message ends the episode."""
         words, is_done = await self.observe(action)
         return Done(words) if is_done else words or ""
 
-    async def observe(self, action: str) -> tuple[str | None, bool]:
-        """The person's answer to the agent, and whether it was the last. Raises `WorldError`."""
-        words, is_done = await self._answer(action or "(The assistant says nothing.)")
-        return words or None, is_done
-
-    async def _answer(self, said: str) -> tuple[str, bool]:
+    async def observe(self, action: str | None) -> tuple[str | None, bool]:
+        """The person's answer to the agent, and whether it was the last; None opens the conversation. Raises
+        `WorldError`."""
+        said = action or f"(The assistant {'waits for you to begin' if action is None else 'says nothing'}.)"
         self._messages.append({"role": "user", "content": said})
         metrics = self._episode.trajectory.metrics
         unusable: list[tuple[list[Message], Reply]] = []
@@ -127,7 +121,7 @@ class Person:
                 metrics[COST] = metrics.get(COST, 0.0) + (0.0 if reply.cached else reply.cost_usd or 0.0)
             if (words := _read(reply.text)) is not None:
                 self._messages.append({"role": "assistant", "content": _as_reply(*words)})
-                return words
+                return words[0] or None, words[1]
             unusable.append((asked, reply))
             asked = [
                 *self._messages,
@@ -146,9 +140,8 @@ def _said(words: Words, task: Task) -> str:
     try:
         return words(task)
     except Exception as error:
-        raise WorldError(
-            f"the persona or goal of the simulated user failed for the task {task.id}: {type(error).__name__}: {error}"
-        ) from error
+        told = f"the persona or goal of the simulated user failed for the task {task.id}: {described(error)}"
+        raise WorldError(told) from error
 
 
 def _as_reply(message: str, done: bool = False) -> str:

@@ -125,10 +125,10 @@ class SteppedEpisode:
     def _since(self, messages: list[Message]) -> list[Message]:
         """The messages added since the agent's last turn."""
         before, self._seen = self._seen, list(messages)
-        roles = [message.get("role") for message in before]
-        if roles != [message.get("role") for message in messages[: len(roles)]]:
-            return messages
-        same = all(said == now for said, now in zip(before, messages, strict=False) if said.get("role") != "assistant")
+        same = len(before) <= len(messages) and all(
+            now.get("role") == "assistant" if said.get("role") == "assistant" else said == now
+            for said, now in zip(before, messages, strict=False)
+        )
         return messages[len(before) :] if same else messages
 
 

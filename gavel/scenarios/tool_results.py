@@ -141,14 +141,9 @@ def _has(kind: Any, method: str) -> bool:
 
 
 def _fields(kind: Any) -> list[str] | None:
-    """The field names of a dataclass, or of a class of attrs or msgspec."""
-    if dataclasses.is_dataclass(kind):
-        return [field.name for field in dataclasses.fields(kind)]
-    attributes: Any = getattr(kind, "__attrs_attrs__", None)
-    if attributes is not None:
-        return [attribute.name for attribute in attributes]
-    names: Any = getattr(kind, "__struct_fields__", None)
-    return None if names is None else list(names)
+    """The field names of a dataclass, or of a class of attrs."""
+    fields: Any = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else getattr(kind, "__attrs_attrs__", None)
+    return None if fields is None else [field.name for field in fields]
 
 
 def _object(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:

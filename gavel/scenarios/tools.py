@@ -8,8 +8,9 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from types import GeneratorType, UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
@@ -129,15 +130,14 @@ class Tool:
         `environment`: the object of a method. `on_loop`: runs a plain function on the event loop anyway. A call longer
         than `seconds` is a tool error.
         """
-        try:
-            given = json.loads(arguments or "{}")
-        except (ValueError, TypeError, RecursionError) as error:  # huge numbers, an object for the text, deep nesting
-            return tool_error(f"the arguments of {self.name} are not valid JSON: {error}")
+        given = parse_arguments(self.name, arguments)
+        if isinstance(given, ToolResult):
+            return given
         try:
             checked = self._arguments.model_validate(given)
         except ValidationError as error:
             details = error.errors()
-            told = [f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg'].lower()}" for each in details]
+            told = [f"{'.'.join(map(str, each['loc']))}: {each['msg'].lower()}" for each in details]
             return tool_error(f"{self.name}: {'; '.join(told)}")
         values = {name: getattr(checked, name) for name in type(checked).model_fields}
         known: dict[type, object] = {Task: task if episode is None else episode.task, Episode: episode}
@@ -171,26 +171,50 @@ class Tool:
 
 
 class Toolbox:
-    """The tools of one scenario, by name."""
+    """Tools by name: the functions of a scenario, or all tools of an agent in an episode."""
 
-    def __init__(self, functions: Iterable[ToolFunction | Tool]) -> None:
+    def __init__(
+        self,
+        functions: Iterable[ToolFunction | Tool],
+        episode: Episode | None = None,
+        max_characters: int | None = None,
+    ) -> None:
+        """`max_characters`: how much of a result is shown (None: all). Raises `ToolDefinitionError`."""
         if not isinstance(functions, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ToolDefinitionError(f"tools are a list of functions, not {functions!r:.80}", _NO_FUNCTION)
-        self._tools: dict[str, Tool] = {}
-        for each in functions:
-            tool = each if isinstance(each, Tool) else Tool(each)
-            if tool.name in self._tools:
-                raise ToolDefinitionError(f"two tools are called {tool.name}", "Rename one of the functions.")
-            self._tools[tool.name] = tool
-        self.schemas = [tool.schema for tool in self]
+        self.schemas: list[Message] = []
+        """As the agent is shown them."""
+        self._tools = [each if isinstance(each, Tool) else Tool(each) for each in functions]
+        self._calls: dict[str, Callable[..., Awaitable[ToolResult]]] = {}
+        self._max_characters = max_characters
+        for tool in self._tools:
+            self.add(tool.schema, partial(tool.call, episode=episode, seconds=episode and episode.call_seconds))
 
     def __iter__(self) -> Iterator[Tool]:
-        return iter(self._tools.values())
+        """The functions."""
+        return iter(self._tools)
+
+    def add(self, schema: Message, call: Callable[..., Awaitable[ToolResult]]) -> None:
+        """Adds a tool that is `call`ed with arguments as the agent wrote them. Raises `ToolDefinitionError` for two
+        tools of one name."""
+        name = schema["function"]["name"]
+        if name in self._calls:
+            raise ToolDefinitionError(
+                f"two tools are called {name}",
+                "Rename one, or leave one out: gavel.mcp(…, without=[…]), @gavel.not_a_tool.",
+            )
+        self._calls[name] = call
+        self.schemas.append(schema)
 
     async def call(self, name: str, arguments: str, task: Task | None = None) -> ToolResult:
-        """Runs the tool called `name`; an unknown name is a tool error too."""
-        tool = self._tools.get(name)
-        return no_such_tool(name, self._tools) if tool is None else await tool.call(arguments, task)
+        """Runs the tool called `name`; an unknown name is a tool error too. Raises `McpError` if its server is lost."""
+        if (call := self._calls.get(name)) is None:
+            return no_such_tool(name, self._calls)
+        result = await (call(arguments) if task is None else call(arguments, task))
+        whole, most = len(result.content), self._max_characters
+        if most is None or whole <= most:
+            return result
+        return replace(result, content=f"{result.content[:most]}\n… {whole - most:,} of {whole:,} characters left out")
 
     async def answer(self, call: Any, task: Task | None = None) -> Message:
         """The tool message for an OpenAI tool call: the client's object, or a dict of the same form.
@@ -316,7 +340,7 @@ def parse_arguments(name: str, arguments: str) -> Message | ToolResult:
     """The object that an agent wrote as a call's arguments, or the tool error for any other text."""
     try:
         given: object = json.loads(arguments or "{}")
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:  # huge numbers, an object for the text, deep nesting
         return tool_error(f"the arguments of {name} are not valid JSON: {error}")
     if isinstance(given, dict):
         return cast("Message", given)

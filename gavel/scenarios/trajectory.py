@@ -254,8 +254,8 @@ class Trajectory(_Conversation):
 
     def choices(self) -> Iterator[Choice]:
         """Every sampled turn of every history, in order."""
-        for history in self.histories():
-            yield from (item for item in history.messages_and_choices if isinstance(item, Choice))
+        for history in (self, *self.additional_histories):
+            yield from (item for item in map(as_item, history.messages_and_choices) if isinstance(item, Choice))
 
     def convert_appended(self) -> Self:
         """Turns whole replies, which were appended without validation, into their choices, in place. Raises

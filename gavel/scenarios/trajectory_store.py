@@ -19,14 +19,7 @@ from typing import Any, NamedTuple, cast
 import zstandard
 
 from gavel.base.errors import GavelError
-from gavel.scenarios.group import (
-    PendingGroupError,
-    RecordVersionError,
-    TrajectoryGroup,
-    check_version,
-    from_row,
-    to_line,
-)
+from gavel.scenarios.group import RecordVersionError, TrajectoryGroup, check_version, from_row, to_line
 from gavel.scenarios.trajectory import NotANumberError
 
 logger = logging.getLogger(__name__)
@@ -69,10 +62,7 @@ class TrajectoryStore:
         """
         frames: list[bytes] = []
         for group in groups:
-            if group.pending:
-                raise PendingGroupError(
-                    f"this group still has {group.pending} rollouts to run: `await group` before storing it"
-                )
+            len(group)  # raises `PendingGroupError` while it has rollouts to run
             line = f"{to_line(group)}\n".encode()
             frames.append(zstandard.ZstdCompressor(write_checksum=True).compress(line))
         with self._os_errors("write", "Check that its directory can be written and that the disk has space left."):
@@ -124,14 +114,6 @@ class TrajectoryStore:
 
     def __iter__(self) -> Iterator[TrajectoryGroup]:
         return self.read()
-
-    def __len__(self) -> int:
-        """Number of whole records; reads the whole file."""
-        return sum(1 for _ in self.rows())
-
-    def __bool__(self) -> bool:
-        """True, without reading the file: otherwise `if store` would call `__len__`."""
-        return True
 
     def _read_frames(self, fd: int, offset: int) -> Iterator[tuple[bytes, int]]:
         """Whole frames from `offset` to the end of the file, or to its unfinished end."""

@@ -6,13 +6,12 @@
 
 The truth of a group is in `metadata["truth"]` or `metadata["task"]`, of the group or of its members. A group has one
 truth: members with different ones are not comparable, and are rejected.
-
 """
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from pydantic import JsonValue
@@ -65,8 +64,7 @@ class Truth:
 
     def dump(self) -> dict[str, JsonValue]:
         """The form that `read_truth` reads, without empty fields."""
-        criteria: list[JsonValue] = [{"name": c.name, "text": c.text, "weight": c.weight} for c in self.criteria]
-        fields: dict[str, JsonValue] = {"rubric": self.rubric, "reference": self.reference, "criteria": criteria}
+        fields: dict[str, JsonValue] = {**asdict(self), "criteria": [asdict(each) for each in self.criteria]}
         return {name: value for name, value in fields.items() if value}
 
 
@@ -76,16 +74,10 @@ def read_truth(fields: Mapping[str, Any], *, of_row: bool = False) -> Truth:
     Empty fields are ignored. A reference that is not text is shown as JSON. Criteria are a list of texts or of objects
     with name, text and perhaps weight, or JSON of one. Raises `JudgeError` for any other.
     """
-    rubric, reference, answer, criteria = (
-        _given(fields.get(name)) for name in ("rubric", "reference", "answer", "criteria")
-    )
-    if reference is None and of_row:
-        reference = answer
-    return Truth(
-        None if rubric is None else _text(rubric),
-        None if reference is None else _text(reference),
-        () if criteria is None else tuple(as_criteria(criteria)),
-    )
+    rubric, criteria, reference, answer = (_given(fields.get(name)) for name in COLUMNS)
+    reference = answer if reference is None and of_row else reference
+    texts = (None if each is None else _text(each) for each in (rubric, reference))
+    return Truth(*texts, criteria=() if criteria is None else tuple(as_criteria(criteria)))
 
 
 def truth_of(group: TrajectoryGroup) -> Truth:

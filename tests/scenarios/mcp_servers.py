@@ -61,8 +61,8 @@ def answer(message: dict) -> dict | None:
     method, params = message["method"], message.get("params") or {}
     match method:
         case "initialize":
-            info = {"name": "test", "version": "1"}
-            return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+            about = {"serverInfo": {"name": "test", "version": "1"}, "capabilities": {"tools": {}}}
+            return {"protocolVersion": "2025-06-18", **about}
         case "tools/list":
             return {"tools": TOOLS if KIND != "bare" else []}
         case "tools/call":

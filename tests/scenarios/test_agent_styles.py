@@ -2,6 +2,7 @@
 
 import json
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,24 +18,15 @@ from gavel.scenarios.library.returns_desk import Case
 from gavel.scenarios.library.returns_desk import scenario as returns_desk
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import ScenarioError, find_scenario
-from gavel.scenarios.text_calls import TextCall, Unreadable, Words, read_turn
+from gavel.scenarios.text_calls import TextCall, Turn, Unreadable, Words, read_turn
 from gavel.scenarios.tools import Toolbox
 from tests.scenarios.scripts import scripted
+from tests.scenarios.scripts import turn as turn_of
 
 
-def look_up(order_id: str) -> str:
-    """Look up an order."""
-    return order_id
-
-
-def book(city: str, nights: int, late: bool = False) -> str:
-    """Book a room."""
-    return city
-
-
-def wait() -> str:
-    """Wait."""
-    return ""
+def look_up(order_id: str) -> None: ...
+def book(city: str, nights: int, late: bool = False) -> None: ...
+def wait() -> None: ...
 
 
 SCHEMAS = Toolbox([look_up, book, wait]).schemas
@@ -64,31 +56,23 @@ def test_a_call_is_read_in_each_form(text: str) -> None:
     assert [(call.name, json.loads(call.arguments)) for call in turn] == [("look_up", {"order_id": "7"})]
 
 
-def test_values_have_the_types_of_the_schema() -> None:
-    assert read_turn("Action: book Rome 3", SCHEMAS) == [TextCall("book", '{"city": "Rome", "nights": 3}')]
-    assert read_turn('Action: book("Rome", 3, late=True)', SCHEMAS) == [
-        TextCall("book", '{"city": "Rome", "nights": 3, "late": true}')
-    ]
-    assert read_turn("Action: wait", SCHEMAS) == [TextCall("wait", "{}")]
-
-
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "turn"),
     [
-        ("Thought: done\nAnswer: It is refunded.", "It is refunded."),
-        ('Action: finish with Action Input: {"answer": "42"}', "42"),
-        ("Action: finish('42')", "42"),
-        ("It is refunded.", "It is refunded."),
-        ("", ""),
+        ("Action: book Rome 3", [TextCall("book", '{"city": "Rome", "nights": 3}')]),
+        ('Action: book("Rome", 3, late=True)', [TextCall("book", '{"city": "Rome", "nights": 3, "late": true}')]),
+        ("Action: wait", [TextCall("wait", "{}")]),
+        ("Thought: done\nAnswer: It is refunded.", Words("It is refunded.")),
+        ('Action: finish with Action Input: {"answer": "42"}', Words("42")),
+        ("Action: finish('42')", Words("42")),
+        ("It is refunded.", Words("It is refunded.")),
+        ("", Words("")),
     ],
 )
-def test_words_are_words(text: str, words: str) -> None:
-    assert read_turn(text, SCHEMAS) == Words(words)
-
-
-def test_without_tools_the_action_is_the_words() -> None:
-    assert read_turn("Thought: east\nAction: go east", []) == Words("go east")
-    assert read_turn("go east", []) == Words("go east")
+def test_values_have_the_types_of_the_schema_and_words_are_words(text: str, turn: Turn) -> None:
+    assert read_turn(text, SCHEMAS) == turn
+    for without_tools in ("Thought: east\nAction: go east", "go east"):
+        assert read_turn(without_tools, []) == Words("go east")
 
 
 @pytest.mark.parametrize(
@@ -150,11 +134,9 @@ async def test_tools_are_called_by_text_and_the_scenario_measures_the_calls() ->
     assert rest[1]["content"].startswith('Observation: {"item"')
     assert all(isinstance(item, Choice) for item in played.messages_and_choices if not isinstance(item, dict))
     assert played.metrics["turns"] == 4
-    assert scenario.success is not None
-    assert scenario.hand_reward is not None
-    assert scenario.success(played) == 1.0
-    assert scenario.hand_reward(played) == pytest.approx(1.0)
-    assert scenario.measures["looked_before_acting"](played) == 1.0
+    measured: Any = {"success": scenario.success, "hand_reward": scenario.hand_reward, **scenario.measures}
+    for name in ("success", "hand_reward", "looked_before_acting"):
+        assert measured[name](played) == pytest.approx(1.0)
 
 
 async def test_what_cannot_be_read_is_told_and_bounded() -> None:
@@ -164,8 +146,7 @@ async def test_what_cannot_be_read_is_told_and_bounded() -> None:
     assert played.messages()[3]["content"].startswith("Observation: The thought is followed by neither")
     endless = await rollout(scripted("Thought: hm"), scenario, TASK, seed=1)
     assert endless.metrics[UNREADABLE] == returns_desk.max_turns
-    assert endless.status == "finished"
-    assert endless.metrics["success"] == 0.0
+    assert (endless.status, endless.metrics["success"]) == ("finished", 0.0)
 
 
 RIGHT = [
@@ -175,7 +156,7 @@ RIGHT = [
 ]
 
 
-def voter(vote: str, *, same: bool = False) -> FunctionModel:
+def voter(vote: str) -> FunctionModel:
     """Offers the right turn as one of its candidates, told apart by their seeds, and wrong ones; votes as told, with
     RIGHT for the number of the right one."""
     offered: dict[int, int] = {}
@@ -190,21 +171,16 @@ def voter(vote: str, *, same: bool = False) -> FunctionModel:
         offered[turn] = offered.get(turn, -1) + 1
         if turn == len(RIGHT):
             return {"content": "Done."}
-        if offered[turn] != 1 and not same:
+        if offered[turn] != 1:
             return {"content": f"No idea {offered[turn]}."}
-        name, arguments = RIGHT[turn]
-        function = {"name": name, "arguments": json.dumps(arguments)}
-        return {"content": "RIGHT", "tool_calls": [{"id": f"c{turn}", "type": "function", "function": function}]}
+        return turn_of(RIGHT[turn], turn) | {"content": "RIGHT"}
 
     return FunctionModel("voter", reply)
 
 
 async def test_the_turn_that_is_voted_for_is_carried_out_and_the_others_are_histories() -> None:
-    scenario = branching(returns_desk)
-    played = await rollout(voter("Number RIGHT"), scenario, TASK, seed=1)
-    assert played.status == "finished"
-    assert scenario.success is not None
-    assert scenario.success(played) == 1.0
+    played = await rollout(voter("Number RIGHT"), branching(returns_desk), TASK, seed=1)
+    assert (played.status, played.metrics["success"]) == ("finished", 1.0)
     names = [call["function"]["name"] for m in played.messages() for call in m.get("tool_calls") or ()]
     assert names == [name for name, _ in RIGHT]
     agents = [history.agent for history in played.additional_histories]

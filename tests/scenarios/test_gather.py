@@ -2,13 +2,10 @@
 
 import asyncio
 import contextlib
-import gc
 import io
 import math
 import sys
-import warnings
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 from openai.types.chat.chat_completion import Choice
@@ -16,36 +13,13 @@ from openai.types.chat.chat_completion import Choice
 from gavel.scenarios.gather import AfterEach, GatherError, gather_trajectories, gather_trajectory_groups, metric_means
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-
-
-async def act(
-    name: str = "", after: asyncio.Event | None = None, then: asyncio.Event | None = None, **fields: object
-) -> Trajectory:
-    """A rollout that waits for `after`, and sets `then` when it is done."""
-    if after:
-        await after.wait()
-    if then:
-        then.set()
-    return Trajectory(metadata={"name": name}, **fields)
+from tests.scenarios.scripts import act, names, nothing_left_unawaited
 
 
 async def fail(message: str = "boom", after: asyncio.Event | None = None) -> Trajectory:
     if after:
         await after.wait()
     raise ValueError(message)
-
-
-def names(*groups: TrajectoryGroup) -> list[list[object]]:
-    return [[trajectory.metadata["name"] for trajectory in group] for group in groups]
-
-
-@contextlib.contextmanager
-def nothing_left_unawaited() -> Iterator[None]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-        gc.collect()
-    assert not [warning for warning in caught if "never awaited" in str(warning.message)]
 
 
 async def test_groups_and_members_keep_their_input_places_whatever_they_are() -> None:
@@ -92,10 +66,6 @@ async def refuse(group: TrajectoryGroup) -> TrajectoryGroup:
     raise RuntimeError("the judge is out")
 
 
-async def give_words(group: TrajectoryGroup) -> TrajectoryGroup:
-    return ["group"]  # type: ignore[return-value]
-
-
 async def cancel_itself(group: TrajectoryGroup) -> TrajectoryGroup:
     raise asyncio.CancelledError
 
@@ -104,7 +74,7 @@ async def cancel_itself(group: TrajectoryGroup) -> TrajectoryGroup:
     ("after_each", "why"),
     [
         (refuse, "RuntimeError: the judge is out"),
-        (give_words, "TypeError: after_each must give"),
+        (lambda group: ["group"], "TypeError: after_each must give"),
         (cancel_itself, "RuntimeError: it was cancelled from within"),
     ],
 )
@@ -129,36 +99,29 @@ async def test_a_failing_after_each_leaves_the_group_unscored_with_the_reason(af
 
 
 async def test_too_many_failures_cancel_the_rest_and_leave_nothing_unawaited() -> None:
-    never = asyncio.Event()
     cancelled: list[str] = []
 
     async def endless(name: str) -> Trajectory:
         try:
-            await never.wait()
+            return await never()
         except asyncio.CancelledError:
             cancelled.append(name)
             raise
-        return Trajectory()
 
     async def endless_group() -> TrajectoryGroup:
         return await TrajectoryGroup([endless("inner")])
 
-    with nothing_left_unawaited():
-        with pytest.raises(GatherError):
-            await gather_trajectory_groups(
-                [
-                    TrajectoryGroup([endless("a"), act()]),
-                    endless_group(),
-                    TrajectoryGroup([fail(), fail()]),
-                    TrajectoryGroup([endless("waits for a slot"), endless("waits for a slot")]),
-                ],
-                max_exceptions=1,
-                concurrency=4,
-            )
-        with pytest.raises(GatherError):
-            await gather_trajectory_groups(
-                [TrajectoryGroup([fail(), act(), act()]), TrajectoryGroup([act()])], concurrency=1
-            )
+    with nothing_left_unawaited(), pytest.raises(GatherError):
+        await gather_trajectory_groups(
+            [
+                TrajectoryGroup([endless("a"), act()]),
+                endless_group(),
+                TrajectoryGroup([fail(), fail()]),
+                TrajectoryGroup([endless("waits for a slot"), endless("waits for a slot")]),
+            ],
+            max_exceptions=1,
+            concurrency=4,
+        )
     assert {"a", "inner"} <= set(cancelled)
 
 
@@ -191,35 +154,24 @@ async def never_even_when_cancelled() -> Trajectory:
             await asyncio.sleep(3600)
 
 
-async def test_a_rollout_that_never_returns_is_an_exception_and_the_finished_ones_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("gavel.scenarios.deadline.GRACE_SECONDS", 0.01)
-    waiting = [TrajectoryGroup([act("a"), never(), act("c"), never_even_when_cancelled()]), TrajectoryGroup([act("d")])]
-    groups = await gather_trajectory_groups(waiting, rollout_seconds=0.05, max_exceptions=2)
-    assert names(*groups) == [["a", "c"], ["d"]]
-    assert [error.type for error in groups[0].exceptions] == ["TimeoutError", "StuckError"]
-    late = asyncio.Event()
-    members = [act("a", after=late), never(), fail(), act("d", then=late)]
-    found = await gather_trajectories(members, rollout_seconds=0.5, max_exceptions=2)
-    assert names(TrajectoryGroup(found)) == [["a", "d"]]
-
-
-async def test_a_scoring_that_never_returns_leaves_its_group_unscored_and_the_others_whole(
+async def test_a_rollout_or_scoring_that_never_returns_is_an_exception_and_the_rest_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def score(group: TrajectoryGroup) -> TrajectoryGroup:
-        if names(group) == [["a"]]:
+        if names(group) == [["e"]]:
             await never()
-        elif names(group) == [["b"]]:
+        elif names(group) == [["f"]]:
             await never_even_when_cancelled()
         return group
 
     monkeypatch.setattr("gavel.scenarios.deadline.GRACE_SECONDS", 0.01)
-    waiting = [TrajectoryGroup([act(name)]) for name in "abc"]
-    groups = await gather_trajectory_groups(waiting, after_each=score, rollout_seconds=0.05, max_exceptions=2)
-    assert names(*groups) == [["a"], ["b"], ["c"]]
-    assert [[error.type for error in group.exceptions] for group in groups] == [["TimeoutError"], ["StuckError"], []]
+    waiting = [[act("a"), never(), act("c"), never_even_when_cancelled()], [act("d")], [act("e")], [act("f")]]
+    groups = await gather_trajectory_groups(
+        map(TrajectoryGroup, waiting), after_each=score, rollout_seconds=0.05, max_exceptions=4
+    )
+    assert names(*groups) == [["a", "c"], ["d"], ["e"], ["f"]]
+    told = [[error.type for error in group.exceptions] for group in groups]
+    assert told == [["TimeoutError", "StuckError"], [], ["TimeoutError"], ["StuckError"]]
 
 
 async def test_the_time_limit_does_not_count_the_wait_for_a_slot() -> None:
@@ -227,8 +179,9 @@ async def test_the_time_limit_does_not_count_the_wait_for_a_slot() -> None:
         await asyncio.sleep(0.2)
         return await act(str(number))
 
-    groups = await gather_trajectory_groups([TrajectoryGroup(map(slow, range(8)))], concurrency=1, rollout_seconds=1.2)
-    assert len(groups[0]) == 8
+    members = [*map(slow, range(8)), fail()]
+    found = await gather_trajectories(members, concurrency=1, rollout_seconds=1.2, max_exceptions=1)
+    assert names(TrajectoryGroup(found)) == [[*map(str, range(8))]]
 
 
 @pytest.mark.parametrize("limit", ["cancelled", "too many failures"])
@@ -251,9 +204,7 @@ async def test_a_gather_that_is_stopped_gives_the_finished_rollouts_to_its_calle
         TrajectoryGroup([never()]),
     )
     finished: list[TrajectoryGroup] = []
-    gathering = asyncio.create_task(
-        gather_trajectory_groups((source for source in sources), after_each=score, finished=finished)
-    )
+    gathering = asyncio.create_task(gather_trajectory_groups(iter(sources), after_each=score, finished=finished))
     await last.wait()
     await asyncio.sleep(0.01)
     gathering.cancel()
@@ -301,15 +252,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def turn(**extra: object) -> Choice:
-    return Choice.construct(index=0, finish_reason="stop", message={"role": "assistant", "content": ""}, **extra)
-
-
 async def test_a_terminal_alone_shows_progress_scores_failures_and_tokens(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    turn = Choice.construct(index=0, finish_reason="stop", message={}, token_ids=list(range(2000)))
+
     async def gather() -> None:
-        sampled = act(messages_and_choices=[turn(token_ids=list(range(2000)))], metrics={"solved": True})
+        sampled = act(messages_and_choices=[turn], metrics={"solved": True})
         group = TrajectoryGroup([sampled, fail()])
         await gather_trajectory_groups([group], after_each=score, max_exceptions=1, pbar_desc="[explore]")
 
@@ -326,8 +275,5 @@ async def test_a_terminal_alone_shows_progress_scores_failures_and_tokens(
 
 
 def test_a_mean_leaves_out_what_is_not_finite() -> None:
-    rewards = (0.5, math.inf, math.nan, None)
-    assert metric_means([Trajectory(reward=reward, metrics={"m": 1.0}) for reward in rewards]) == {
-        "reward": 0.5,
-        "m": 1.0,
-    }
+    given = [Trajectory(reward=reward, metrics={"m": 1.0}) for reward in (0.5, math.inf, math.nan, None)]
+    assert metric_means(given) == {"reward": 0.5, "m": 1.0}

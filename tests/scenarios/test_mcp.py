@@ -5,9 +5,10 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -31,66 +32,46 @@ server = MCPServer("shop", log_level="ERROR")
 
 @server.tool()
 def price(item: str) -> dict[str, int]:
-    "The price of an item."
     return {item: 12}
 
 @server.tool()
 def die() -> str:
-    "Ends the server."
     os._exit(1)
 
 server.run(transport="streamable-http", port=int(sys.argv[1]))
 """
+A_B = {"A": "b"}
+NONE = [("", {}), ("  ", {}), ([], {}), ("run 'it", {}), ("http://x/mcp", {"env": A_B}), ("server", {"headers": A_B})]
 
 
-@pytest.mark.parametrize(
-    ("address", "options"),
-    [
-        ("", {}),
-        ("  ", {}),
-        ([], {}),
-        ("run 'it", {}),
-        ("http://x/mcp", {"env": {"A": "b"}}),
-        ("server", {"headers": {"A": "b"}}),
-    ],
-)
-def test_an_address_that_is_none_is_refused(address, options):
-    with pytest.raises(McpError):
-        mcp(address, **options)
-
-
-def test_a_command_is_split_as_a_shell_would():
+def test_a_command_is_split_as_a_shell_would_and_an_address_that_is_none_is_refused():
+    for address, options in NONE:
+        with pytest.raises(McpError):
+            mcp(address, **options)
     assert mcp("uvx 'my server' --db=a").command == ("uvx", "my server", "--db=a")
     assert str(mcp(["uvx", "my server"])) == "uvx 'my server'"
-    assert mcp("https://example.com/mcp").url == "https://example.com/mcp"
+    assert str(mcp("https://example.com/mcp")) == "https://example.com/mcp"
 
 
-@contextlib.asynccontextmanager
-async def served(path: Path) -> AsyncGenerator[str]:
+@contextlib.contextmanager
+def served(path: Path) -> Generator[str]:
     script = path / "server.py"
     script.write_text(_SERVER)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = await asyncio.create_subprocess_exec(sys.executable, str(script), str(port))
-    try:
-        while process.returncode is None:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.close()
+    with subprocess.Popen([sys.executable, str(script), str(port)]) as process:
+        while process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
-            except OSError:
-                await asyncio.sleep(0.05)
+            time.sleep(0.05)
         yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        process.kill()
 
 
 @pytest.mark.slow
 async def test_a_server_over_http_is_used_and_its_end_is_told(tmp_path):
-    async with served(tmp_path) as url:
+    with served(tmp_path) as url:
         async with mcp(url).session() as session:
             assert [each["function"]["name"] for each in session.schemas] == ["price", "die"]
             assert "12" in (await session.call("price", '{"item": "lamp"}')).content
@@ -131,22 +112,25 @@ async def test_an_agent_is_shown_the_tools_under_names_of_their_own_and_gets_the
     assert ("OPENAI_API_KEY" in seen, "SHOP" in seen) == (False, True)
 
 
-BAD_CALLS = [
-    ("refuse", "{}", "not today"),
-    ("add", '{"amount": "two"}', "amount must be a number"),
-    ("add", "{", "not valid JSON"),
-    ("add", "[1]", "must be a JSON object"),
-    ("missing", "{}", "there is no tool 'missing'"),
-]
-
-
-async def test_a_bad_call_is_a_tool_error():
-    async with server("good").session() as session:
-        for tool, arguments, said in BAD_CALLS:
-            result = await session.call(tool, arguments)
-            assert result.error
-            assert said in result.content
-        assert not (await session.call("add", '{"amount": 1}')).error
+@pytest.mark.parametrize(
+    ("kind", "tool", "arguments", "said"),
+    [
+        ("good", "refuse", "{}", "not today"),
+        ("good", "add", '{"amount": "two"}', "amount must be a number"),
+        ("good", "add", "{", "not valid JSON"),
+        ("good", "add", "[1]", "must be a JSON object"),
+        ("good", "missing", "{}", "there is no tool 'missing'"),
+        ("odd", "add", '{"amount": 1}', "cannot be read"),
+        ("slow", "add", '{"amount": 1}', "did not answer within 2 s"),
+    ],
+)
+async def test_a_bad_call_is_a_tool_error_and_a_slow_server_is_ended(kind: str, tool: str, arguments: str, said: str):
+    started = time.monotonic()
+    async with server(kind, call_seconds=2).session() as session:
+        result = await session.call(tool, arguments)
+    assert result.error
+    assert said in result.content
+    assert time.monotonic() - started < 25
 
 
 async def test_only_chosen_tools_are_shown():
@@ -156,64 +140,33 @@ async def test_only_chosen_tools_are_shown():
         assert len(session.schemas) == 6
 
 
-async def test_a_slow_call_is_a_tool_error_and_its_server_is_ended():
-    started = time.monotonic()
-    async with server("slow", call_seconds=0.3).session() as session:
-        result = await session.call("add", '{"amount": 2}')
-    assert result.error
-    assert "did not answer within 0.3 s" in result.content
-    assert time.monotonic() - started < 25
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (["no-such-command-anywhere"], "cannot be used"),
-        (["/"], "cannot be used"),
-        ([sys.executable, str(SERVERS), "bare"], "has no tools"),
-        ([sys.executable, "-c", "print('hello')"], "cannot be used"),
-    ],
-)
-async def test_a_server_that_cannot_be_started_is_told_with_its_own_words(command, said):
-    with pytest.raises(McpError) as raised:
+@pytest.mark.parametrize("command", [["no-such-command-anywhere"], ["/"], [sys.executable, "-c", "print('hello')"]])
+async def test_a_server_that_cannot_be_started_is_told(command: list[str]):
+    with pytest.raises(McpError, match=r"cannot be used(.|\n)*Start it by hand"):
         async with mcp(command).session():
             pass
-    assert said in raised.value.message
-    assert raised.value.remedy
 
 
 async def test_a_cancelled_episode_leaves_no_server_behind():
-    pids: list[int] = []
-
-    async def episode() -> None:
-        async with server("good").session() as session:
-            pids.append(int((await session.call("pid", "")).content))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(None) as limit, server("good").session() as session:
+            pid = int((await session.call("pid", "")).content)
+            limit.reschedule(asyncio.get_running_loop().time())
             await asyncio.sleep(60)
-
-    task = asyncio.create_task(episode())
-    while not pids:
-        await asyncio.sleep(0.02)
-        assert not task.done()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
     with pytest.raises(ProcessLookupError):
-        os.kill(pids[0], 0)
+        os.kill(pid, 0)
 
 
-LOOK_AROUND = Task(user="Count.")
+COUNT = Task(user="Count.")
 
 
 def weigh(what: str) -> int:
-    """Weigh something."""
     return 5
 
 
 async def play(kind: str, *steps: Step, **options: Any) -> Trajectory:
-    counting = Scenario(
-        "counting", system="Count.", tools=[weigh, server(kind, **options)], tasks=[LOOK_AROUND], held_out=0
-    )
-    return await rollout(scripted(*steps), counting, LOOK_AROUND)
+    counting = Scenario("counting", tools=[weigh, server(kind, **options)], tasks=[COUNT], held_out=0)
+    return await rollout(scripted(*steps), counting, COUNT)
 
 
 async def test_episodes_at_once_use_servers_of_their_own_beside_functions():
@@ -230,6 +183,7 @@ async def test_episodes_at_once_use_servers_of_their_own_beside_functions():
     [
         ("dies", {}, "is lost; it printed: …out of luck"),
         ("exits", {}, "no database at shop.db"),
+        ("bare", {}, "has no tools"),
         ("silent", {"start_seconds": 0.3}, "did not begin a session within 0.3 s"),
         ("good", {"only": ["subtract"]}, "has no tool 'subtract'"),
     ],
@@ -267,8 +221,8 @@ class Listed(ToolWorld):
 
 async def test_a_world_may_list_its_tools_once_it_is_reset():
     steps = ("echo", {"a": 1}), ("fall", {}), ("wait", {}), ("call", {}), ("lose", {})
-    scenario = Scenario("listed", environment=Listed, tasks=[LOOK_AROUND], held_out=0, call_seconds=0.05)
-    episode = await rollout(scripted(*steps), scenario, LOOK_AROUND)
+    scenario = Scenario("listed", environment=Listed, tasks=[COUNT], held_out=0, call_seconds=0.05)
+    episode = await rollout(scripted(*steps), scenario, COUNT)
     assert [each["function"]["name"] for each in episode.tools or ()] == ["echo", "fall", "wait", "lose"]
     answers = [message["content"] for message in episode.messages() if message["role"] == "tool"]
     for told, answer in zip(('{"a": 1}', "the floor is gone", "within 0.05 s", "no tool 'call'"), answers, strict=True):

@@ -3,9 +3,8 @@
 import math
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ def scenario(count: int = 50, **options: object) -> Scenario:
     return Scenario("s", system="", tasks=tasks(count), **options)  # type: ignore[arg-type]
 
 
-def ids(found: list[Task]) -> list[str]:
+def ids(found: Iterable[Task]) -> list[str]:
     return [task.id for task in found]
 
 
@@ -37,7 +36,7 @@ def ids(found: list[Task]) -> list[str]:
 @given(st.integers(1, 200), st.floats(0, 1, exclude_max=True))
 def test_a_share_is_held_out_and_every_task_is_in_one_split(count: int, share: float) -> None:
     split = scenario(count, held_out=share)
-    trained, held_out = ids(list(split.tasks("train"))), ids(list(split.tasks("held_out")))
+    trained, held_out = ids(split.tasks("train")), ids(split.tasks("held_out"))
     assert len(held_out) == round(share * count)
     assert sorted(trained + held_out) == sorted(ids(tasks(count)))
     assert len(scenario(50).tasks("held_out")) == 10
@@ -45,12 +44,9 @@ def test_a_share_is_held_out_and_every_task_is_in_one_split(count: int, share: f
 
 def test_a_task_is_held_out_by_its_id_whatever_the_order_of_the_tasks() -> None:
     other = Scenario("another name", system="x", tasks=tasks(40)[::-1])
-    assert sorted(ids(list(other.tasks("held_out")))) == ["10", "13", "17", "29", "39", "4", "8", "9"]
-
-
-def test_the_same_task_twice_stays_in_one_split() -> None:
+    assert sorted(ids(other.tasks("held_out"))) == ["10", "13", "17", "29", "39", "4", "8", "9"]
     doubled = Scenario("s", system="", tasks=(each for _ in range(2) for each in tasks(10)), held_out=0.5)
-    trained, held_out = (set(ids(list(doubled.tasks(split)))) for split in SPLITS)
+    trained, held_out = (set(ids(doubled.tasks(split))) for split in SPLITS)
     assert not trained & held_out
     assert len(doubled.tasks("train")) + len(doubled.tasks("held_out")) == 20
 
@@ -94,7 +90,7 @@ def test_a_sample_has_different_tasks_of_its_split_and_is_the_same_again(
     here, there = (scenario(50).sample(split, count, seed=seed, step=step) for _ in range(2))
     assert here == there
     assert len(set(ids(here))) == len(here) == min(count, len(scenario(50).tasks(split)))
-    assert set(ids(here)) <= set(ids(list(scenario(50).tasks(split))))
+    assert set(ids(here)) <= set(ids(scenario(50).tasks(split)))
     with pytest.raises(ScenarioError, match="the scenario s has no held_out tasks"):
         scenario(5, held_out=0).sample("held_out", count, seed=seed)
 
@@ -109,17 +105,12 @@ def _modules_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del sys.modules[name]
 
 
-ONE = """
-    from gavel.scenarios.scenario import Scenario
-    from gavel.scenarios.task import Task
-
-    {name} = Scenario("{name}", system="", tasks=[Task(user="hello")])
-"""
+ONE = '{0} = gavel.Scenario("{0}", system="", tasks=[gavel.Task(user="hello")], tools=[{1}])'
 
 
 def file(folder: Path, *parts: str) -> Path:
     path = folder / "mine.py"
-    path.write_text("\n".join(dedent(part) for part in parts))
+    path.write_text("\n".join(parts))
     return path
 
 
@@ -143,7 +134,7 @@ def test_what_names_no_scenario_is_refused(tmp_path: Path, name: str, told: str)
 
 
 def test_of_two_scenarios_one_must_be_named(tmp_path: Path) -> None:
-    path = file(tmp_path, ONE.format(name="one"), ONE.format(name="two"))
+    path = file(tmp_path, "import gavel", ONE.format("one", ""), ONE.format("two", ""))
     with pytest.raises(ScenarioError, match="found: one, two") as caught:
         find_scenario(str(path))
     assert caught.value.remedy == f"Name the one you mean: {path}:NAME"
@@ -166,22 +157,10 @@ def test_a_file_with_an_error_is_told_with_its_line(tmp_path: Path, source: str,
 
 
 def test_the_tools_of_a_file_may_use_its_own_types(tmp_path: Path) -> None:
-    source = """
-        from __future__ import annotations
-
-        from pydantic import BaseModel
-
-        from gavel.scenarios.scenario import Scenario
-        from gavel.scenarios.task import Task
-
-        class Point(BaseModel):
-            x: int
-
-        def move(to: Point, task: Task) -> str:
-            return "moved"
-
-        mine = Scenario("mine", system="", tasks=[Task(user="hello")], tools=[move])
-    """
+    imports = "from __future__ import annotations\nimport gavel, pydantic\n"
+    types = "class Point(pydantic.BaseModel):\n    x: int\n"
+    tool = "def move(to: Point, task: gavel.Task) -> str:\n    return 'moved'\n"
+    source = "\n".join((imports, types, tool, ONE.format("mine", "move")))
     schema = find_scenario(str(file(tmp_path, source))).toolbox.schemas[0]["function"]["parameters"]
     assert schema["properties"] == {"to": {"$ref": "#/$defs/Point"}}
     with pytest.raises(GavelError, match="the argument to of the tool move has no type") as error:
@@ -191,11 +170,9 @@ def test_the_tools_of_a_file_may_use_its_own_types(tmp_path: Path) -> None:
 
 async def said(folder: Path, imports: str) -> str:
     """What a tool of a scenario in the folder says, which imports WORDS when it is called."""
-    file = folder / "desk.py"
     tool = f"def early() -> str:\n    {imports}\n    return WORDS\n"
-    made = 'mine = gavel.Scenario("mine", tasks=[gavel.Task(user="hello")], tools=[early])\n'
-    file.write_text(f"import gavel\n\n{tool}\n{made}")
-    result = await find_scenario(str(file)).toolbox.call("early", "{}")
+    path = file(folder, "import gavel", tool, ONE.format("mine", "early"))
+    result = await find_scenario(str(path)).toolbox.call("early", "{}")
     assert not result.error, result.content
     return result.content
 
@@ -204,20 +181,14 @@ async def said(folder: Path, imports: str) -> str:
 @pytest.mark.parametrize(
     "words", ["from {0} import WORDS", "import importlib; WORDS = importlib.import_module('{0}').WORDS"]
 )
-async def test_an_import_inside_a_tool_finds_the_neighbour(tmp_path: Path, neighbour: str, words: str) -> None:
-    file = tmp_path / "desk" / neighbour
-    file.parent.mkdir(parents=True)
-    file.write_text("WORDS = 'from next door'")
-    module = "prompts_of_mine.inner" if neighbour.endswith("inner.py") else "prompts_of_mine"
-    assert await said(tmp_path / "desk", words.format(module)) == "from next door"
-
-
-async def test_the_own_neighbour_comes_before_one_of_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_import_inside_a_tool_finds_the_neighbour_before_one_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neighbour: str, words: str
 ) -> None:
+    for folder, content in ((tmp_path, "from the working directory"), (tmp_path / "desk", "from next door")):
+        path = folder / neighbour
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"WORDS = {content!r}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "prompts_of_mine.py").write_text("WORDS = 'from the working directory'")
-    (tmp_path / "desk").mkdir()
-    (tmp_path / "desk" / "prompts_of_mine.py").write_text("WORDS = 'from next door'")
-    assert await said(tmp_path / "desk", "from prompts_of_mine import WORDS") == "from next door"
+    module = "prompts_of_mine.inner" if neighbour.endswith("inner.py") else "prompts_of_mine"
+    assert await said(tmp_path / "desk", words.format(module)) == "from next door"

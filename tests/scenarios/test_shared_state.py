@@ -33,63 +33,11 @@ def _note(order: str) -> None:
 def price(item: str) -> int:
     """Look up a price."""
     assert _LOCK
-    return CONSTANT[item]
-
-
-class Shop:
-    def __init__(self) -> None:
-        self.sold = 0
-
-    def sell(self, item: str) -> int:
-        """Sell an item."""
-        self.sold += 1
-        return self.sold
-
-
-def closure() -> Any:
-    basket: list[str] = []
-
-    def put(item: str) -> int:
-        """Put something in."""
-        basket.append(item)
-        return len(basket)
-
-    return put
-
-
-@pytest.mark.parametrize(
-    ("tool", "arguments", "changed"),
-    [
-        (cancel, {"order": "1"}, ["ORDERS of test_shared_state.py"]),
-        (price, {"item": "lamp"}, []),
-        (Shop().sell, {"item": "lamp"}, ["Shop that sell belongs to"]),
-        (closure(), {"item": "lamp"}, ["basket of test_shared_state.py"]),
-    ],
-)
-def test_what_a_tool_changes_outside_of_its_call_is_named(tool: Any, arguments: dict[str, str], changed: list[str]):
-    scenario = Scenario("shop", system="", tools=[tool], tasks=[Task(user="Go.")], held_out=0)
-    before = shared_state(scenario)
-    assert changed_state(before, scenario) == []
-    tool(**arguments)
-    assert changed_state(before, scenario) == changed
-
-
-def test_a_variable_that_cannot_be_compared_is_named_with_the_reason():
-    database = sqlite3.connect(":memory:")
-
-    def orders() -> int:
-        """Count orders."""
-        return database.total_changes
-
-    scenario = Scenario("shop", system="", tools=[orders, price], tasks=[Task(user="Go.")], held_out=0)
-    unseen = {name: reason for name, reason in shared_state(scenario).items() if isinstance(reason, str)}
-    assert sorted(unseen) == ["_LOCK of test_shared_state.py", "database of test_shared_state.py"]
-    assert "sqlite3.Connection" in unseen["database of test_shared_state.py"]
-    database.close()
+    return CONSTANT["lamp"]
 
 
 class Desk(ABC):  # noqa: B024
-    """State of the class, of its module, and of a default."""
+    """State of the class, of its module, of a default, and of an instance."""
 
     bookings: ClassVar[dict[str, int]] = {}
 
@@ -112,22 +60,56 @@ class Desk(ABC):  # noqa: B024
         return CONSTANT["lamp"]
 
 
-@pytest.mark.parametrize("make", [Desk, partial(Desk)])
+def closure() -> Any:
+    basket: list[str] = []
+
+    def put(item: str) -> None:
+        """Put something in."""
+        basket.append(item)
+
+    return put
+
+
+def scenario(*tools: Any, environment: Any = None) -> Scenario:
+    return Scenario("shop", tools=tools, environment=environment, tasks=[Task(user="Go.")], held_out=0)
+
+
+NOTED = ["ORDERS of test_shared_state.py"]
+
+
 @pytest.mark.parametrize(
-    ("method", "changed"),
+    ("act", "environment", "changed"),
     [
-        ("book", ["bookings of the class Desk"]),
-        ("note", ["ORDERS of test_shared_state.py"]),
-        ("remember", ["defaults of remember"]),
-        ("look", []),
+        (cancel, None, NOTED),
+        (price, None, []),
+        (Desk().look, None, ["Desk that look belongs to"]),
+        (closure(), None, ["basket of test_shared_state.py"]),
+        (Desk().book, Desk, ["bookings of the class Desk"]),
+        (Desk().note, partial(Desk), NOTED),
+        (Desk().remember, Desk, ["defaults of remember"]),
+        (Desk().look, partial(Desk), []),
     ],
 )
-def test_what_worlds_of_one_class_share_is_named(make: Any, method: str, changed: list[str]):
-    scenario = Scenario("desk", environment=make, tasks=[Task(user="Go.")], held_out=0)
-    before = shared_state(scenario)
-    getattr(make(), method)(f"{method} {make}")
-    assert changed_state(before, scenario) == changed
-    assert not [name for name, reason in before.items() if "Desk" in name and isinstance(reason, str)]
+def test_what_tools_and_worlds_change_outside_of_an_episode_is_named(act: Any, environment: Any, changed: list[str]):
+    shop = scenario(*([] if environment else [act]), environment=environment)
+    before = shared_state(shop)
+    assert changed_state(before, shop) == []
+    act(f"{act} {environment}")
+    assert changed_state(before, shop) == changed
+
+
+def test_a_variable_that_cannot_be_compared_is_named_with_the_reason():
+    database = sqlite3.connect(":memory:")
+
+    def orders() -> int:
+        """Count orders."""
+        return database.total_changes
+
+    unseen = {name: reason for name, reason in shared_state(scenario(orders, price)).items() if isinstance(reason, str)}
+    assert sorted(unseen) == ["_LOCK of test_shared_state.py", "database of test_shared_state.py"]
+    assert "sqlite3.Connection" in unseen["database of test_shared_state.py"]
+    database.close()
+    assert not [reason for reason in shared_state(scenario(environment=Desk)).values() if isinstance(reason, str)]
 
 
 def draws(chance: OwnChance) -> list[float]:
@@ -144,13 +126,9 @@ def test_a_world_draws_what_it_would_draw_alone():
     random.seed(3)
     np.random.seed(3)
     one, other = OwnChance(7), OwnChance(8)
-    found: list[list[float]] = []
     for number in range(4):  # and the process's own numbers go on as if nothing was drawn
-        found.append(draws(one))
-        draws(other)
+        assert draws(one) == expected[number] != draws(other)
         assert [random.random(), float(np.random.random())] == own[number]
-    assert found == expected
-    assert draws(other) not in expected
 
 
 class Options(BaseModel):

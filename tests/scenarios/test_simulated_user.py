@@ -14,7 +14,7 @@ from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
-from tests.endpoint import Endpoint, Request, says
+from tests.endpoint import Endpoint, says
 
 TASK = Task(user="", data={"goal": "a refund"})
 
@@ -78,33 +78,17 @@ async def test_an_unreadable_reply_is_asked_for_again_and_then_fails_the_episode
 async def test_through_litellm_it_has_a_seed_a_cost_and_a_cassette(endpoint: Endpoint, tmp_path: Path):
     usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
     said = iter([words("Hello?"), words("Bye.", done=True)] * 2)
-
-    def step(request: Request) -> Any:
-        return says(next(said), usage)
-
-    endpoint.script = [step]
-    prices: Any = {"openai/m": (1.0, 10.0)}
-
-    def user() -> SimulatedUser:
-        params = {**endpoint.params}
-        return SimulatedUser("openai/m", params=params, cassette=tmp_path / "c.sqlite", prices=prices)
-
-    first = await play(user(), seed=5)
+    endpoint.script = [lambda request: says(next(said), usage)]
+    options: Any = {"params": {**endpoint.params}, "cassette": tmp_path / "c", "prices": {"openai/m": (1.0, 10.0)}}
+    first, again, other = [await play(SimulatedUser("openai/m", **options), seed=seed) for seed in (5, 5, 6)]
     assert first.status == "finished", first.status_reason
     assert first.metrics["user_cost_usd"] == pytest.approx(2 * (100 * 1 + 10 * 10) / 1e6)
-    assert {request["seed"] for request in endpoint.requests} == {5}
-    again = await play(user(), seed=5)
+    assert [request["seed"] for request in endpoint.requests] == [5, 5, 6, 6]
     assert again.messages() == first.messages()
-    assert again.metrics["user_cost_usd"] == 0
-    assert len(endpoint.requests) == 2
-    await play(user(), seed=6)
-    assert len(endpoint.requests) == 4
-
-
-async def test_a_model_without_its_key_fails_its_episodes():
-    episode = await play(SimulatedUser("openai/gpt-5-mini"))
-    assert episode.status == "failed"
-    assert "OPENAI_API_KEY" in (episode.status_reason or "")
+    assert (again.metrics["user_cost_usd"], other.metrics["user_calls"]) == (0, 2)
+    without_a_key = await play(SimulatedUser("openai/gpt-5-mini"))
+    assert without_a_key.status == "failed"
+    assert "OPENAI_API_KEY" in (without_a_key.status_reason or "")
 
 
 async def test_an_environment_may_ask_it_and_must_not_compete_with_it():
@@ -119,10 +103,7 @@ async def test_an_environment_may_ask_it_and_must_not_compete_with_it():
 
     desk = Scenario("desk", environment=Desk, tasks=[Task(user="Hi.")], held_out=0)
     episode = await rollout(FunctionModel("clerk", agent), desk, Task(user="Hi."))
-    assert [message["content"] for message in episode.messages() if message["role"] == "user"] == [
-        "Hi.",
-        "More.",
-        "Bye.",
-    ]
+    said = [message["content"] for message in episode.messages() if message["role"] == "user"]
+    assert said == ["Hi.", "More.", "Bye."]
     with pytest.raises(ScenarioError, match="both would answer"):
         Scenario("desk", environment=Desk, user=SimulatedUser(model), tasks=[TASK], held_out=0)

@@ -166,30 +166,18 @@ def test_shares_are_those_of_the_weights_in_every_step_and_exact_on_average() ->
 
 def test_a_curriculum_brings_a_scenario_in_at_its_step() -> None:
     mixture = Mixture([A, B], {"a": {0: 1, 30: 0}, "b": {20: 1}})
-    assert [counts(mixture, 4, step) for step in (0, 19, 20, 29, 30)] == [
-        {"a": 4},
-        {"a": 4},
-        {"a": 2, "b": 2},
-        {"a": 2, "b": 2},
-        {"b": 4},
-    ]
+    expected = [{"a": 4}, {"a": 4}, {"a": 2, "b": 2}, {"a": 2, "b": 2}, {"b": 4}]
+    assert [counts(mixture, 4, step) for step in (0, 19, 20, 29, 30)] == expected
+    assert read_weights({"a": 2, "20:b": 1, "40:b": 3, "0:c": 5}) == {"a": {0: 2}, "b": {20: 1, 40: 3}, "c": {0: 5}}
 
 
-def test_a_single_scenario_is_planned_as_it_always_was() -> None:
-    planned = Mixture.of(A).plan(5, seed=3, step=7)
-    assert [each.task for each in planned] == A.sample("train", 5, seed=3, step=7)
+def test_a_scenario_with_fewer_tasks_than_groups_repeats_them_in_a_mixture_under_other_numbers() -> None:
+    assert [each.task for each in Mixture.of(A).plan(5, seed=3, step=7)] == A.sample("train", 5, seed=3, step=7)
     assert len(Mixture.of(C).plan(16, seed=0, step=0)) == len(C.tasks())
-
-
-def test_a_scenario_with_fewer_tasks_than_groups_repeats_them_under_other_numbers() -> None:
     planned = [each for each in Mixture([A, C]).plan(16, seed=0, step=0) if each.scenario is C]
     assert len(planned) == 8
     assert len({(each.task.id, each.repeat) for each in planned}) == 8
     assert len({each.task.id for each in planned}) == len(C.tasks())
-
-
-def test_settings_name_a_weight_from_a_step_on() -> None:
-    assert read_weights({"a": 2, "20:b": 1, "40:b": 3, "0:c": 5}) == {"a": {0: 2}, "b": {20: 1, 40: 3}, "c": {0: 5}}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +191,7 @@ def test_settings_name_a_weight_from_a_step_on() -> None:
         ([A, B], {"a": None}, "no weight"),
         ([A, B], {"a": {"20": 1}}, "no weight"),
         (A, None, "a list of scenarios"),
-        ([A], B, "are a dict"),
+        ([A], B, "no weight"),
         ([A, B], {"a": 0.0, "b": {20: 1.0}}, "at step 0 every scenario"),
         ([A, B], {"a": {0: 1.0, 30: 0.0}, "b": {0: 1.0, 20: 0.0}}, "at step 30 every scenario"),
     ],

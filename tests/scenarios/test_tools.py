@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -90,7 +90,7 @@ def test_the_signature_and_the_docstring_are_the_schema() -> None:
     }
 
 
-async def test_a_pydantic_argument_is_described_by_its_own_schema_and_arrives_as_the_model() -> None:
+async def test_pydantic_models_annotated_and_default_fields_describe_and_bound_an_argument() -> None:
     def send(to: Address) -> str:
         return f"{to.street} {to.number}"
 
@@ -100,25 +100,17 @@ async def test_a_pydantic_argument_is_described_by_its_own_schema_and_arrives_as
     assert (await Tool(send).call('{"to": {"street": "Elm", "number": 2}}')).content == "Elm 2"
     assert "to.number: field required" in error_of(await Tool(send).call('{"to": {"street": "Elm"}}'))
 
-
-async def test_annotated_and_default_fields_bound_an_argument() -> None:
-    def annotated(count: Annotated[int, Field(ge=1, description="how many")]) -> int:
+    def annotated(count: Annotated[int, Field(ge=1)]) -> int:
         return count
 
     def defaulted(count: int = Field(ge=1)) -> int:
-        """Count.
-
-        Args:
-            count: how many
-        """
         return count
 
-    for tool in (Tool(annotated), Tool(defaulted)):
-        counted = {"type": "integer", "minimum": 1, "description": "how many"}
-        assert tool.schema["function"]["parameters"]["properties"] == {"count": counted}
-        assert tool.schema["function"]["parameters"]["required"] == ["count"]
-        assert "greater than or equal to 1" in error_of(await tool.call('{"count": 0}'))
-        assert (await tool.call('{"count": 2}')).content == "2"
+    for function in (annotated, defaulted):
+        assert parameters(function)["properties"] == {"count": {"type": "integer", "minimum": 1}}
+        assert parameters(function)["required"] == ["count"]
+        assert "greater than or equal to 1" in error_of(await Tool(function).call('{"count": 0}'))
+        assert (await Tool(function).call('{"count": 2}')).content == "2"
 
 
 @pytest.mark.parametrize("hint", [Task, Task | None, Optional[Task]])  # noqa: UP045
@@ -127,10 +119,9 @@ async def test_the_task_is_filled_in_and_never_shown_or_written_by_the_agent(hin
         return guess == task.data["answer"]
 
     secret.__annotations__["task"] = hint
-    tool = Tool(secret)
-    task = Task(user="guess", data={"answer": "42"})
-    assert list(tool.schema["function"]["parameters"]["properties"]) == ["guess"]
-    assert "$defs" not in tool.schema["function"]["parameters"]
+    tool, task = Tool(secret), Task(user="guess", data={"answer": "42"})
+    assert list(parameters(secret)["properties"]) == ["guess"]
+    assert "$defs" not in parameters(secret)
     assert (await tool.call('{"guess": "42"}', task)).content == "true"
     forged = json.dumps({"guess": "1", "task": {"user": "", "data": {"answer": "1"}}})
     assert "task: extra inputs are not permitted" in error_of(await tool.call(forged, task))
@@ -169,15 +160,14 @@ def test_a_function_that_is_no_tool_is_refused_by_name_with_a_remedy(function: C
     [
         ('{"city": "Rome"', "the arguments of book are not valid JSON"),
         (" ", "not valid JSON"),
-        ("[" * 100_000, "not valid JSON"),
-        ('{"nights": ' + "1" * 5000 + "}", "not valid JSON"),
+        *((text, "not valid JSON") for text in ("[" * 100_000, '{"nights": ' + "1" * 5000 + "}")),
         ('{"city": "Rome"}', "book: nights: field required"),
         ('{"city": "Rome", "nights": "two"}', "nights: input should be a valid integer"),
         ('{"city": null, "nights": 1}', "city: input should be a valid string"),
         ('{"city": "Rome", "nights": 1, "room": "suite"}', "room: input should be 'single' or 'double'"),
         ('{"city": "Rome", "nights": 1, "extras": ["a", 2]}', "extras.1: input should be a valid string"),
         ('{"city": "Rome", "nights": 1, "pets": 3}', "pets: extra inputs are not permitted"),
-        ("[]", "arguments: input should be"),
+        ("[]", "the arguments of book must be a JSON object"),
     ],
 )
 async def test_a_bad_call_is_a_tool_error_that_says_what_is_wrong(arguments: str, message: str) -> None:
@@ -205,13 +195,7 @@ class Point:
     ("value", "content"),
     [
         ("as it is", "as it is"),
-        (None, "null"),
         ({"a": [1, 2.5, "ü"]}, '{"a": [1, 2.5, "ü"]}'),
-        (Address(street="Elm", number=1), '{"street": "Elm", "number": 1}'),
-        ([Address(street="Elm", number=1)], '[{"street": "Elm", "number": 1}]'),
-        (Point(3), '{"x": 3}'),
-        (Colour.RED, '"red"'),
-        ({(1, 2): 3}, '{"1,2": 3}'),
         (["a\ud800"], '["a\\ud800"]'),
         ("\udfff", "\\udfff"),
     ],
@@ -223,7 +207,7 @@ def test_a_result_is_text_or_json_that_a_request_can_carry(value: Any, content: 
 
 class Tagged(BaseModel):
     tags: set[str]
-    within: list[dict[str, frozenset[str]]]
+    within: list[frozenset[str]]
 
 
 TAGS = {f"tag {number}" for number in range(20)}
@@ -249,7 +233,6 @@ FIRST, SECOND = {"order": 7, "on": "2026-05-01T00:00:00", "note": "x" * 200}, {"
     [
         (SALES, [FIRST, SECOND]),
         ({"sales": [SALES]}, {"sales": [[FIRST, SECOND]]}),
-        (pd.DataFrame({"n": range(2000)}), [{"n": n} for n in range(2000)]),
         (SALES.set_index("order")[["on"]], [{"order": 7, "on": FIRST["on"]}, {"order": 8, "on": None}]),
         (
             pd.DataFrame({"n": [1]}, index=pd.MultiIndex.from_tuples([("a", 2)])),
@@ -257,28 +240,20 @@ FIRST, SECOND = {"order": 7, "on": "2026-05-01T00:00:00", "note": "x" * 200}, {"
         ),
         (pd.Series([1.5, None]), [1.5, None]),
         (pd.DataFrame({"id": ["a"], "days": [3]}).iloc[0], {"id": "a", "days": 3}),
-        (
-            pd.Series(["b", "b", "a"], name="city").value_counts(),
-            [{"city": "b", "count": 2}, {"city": "a", "count": 1}],
-        ),
+        (pd.Series(["b", "b"], name="city").value_counts(), [{"city": "b", "count": 2}]),
         (np.arange(2000), list(range(2000))),
         (np.array([[1.5, np.nan], [np.inf, -np.inf]]), [[1.5, None], ["Infinity", "-Infinity"]]),
         ([float("nan"), Decimal("nan"), pd.NaT, pd.NA, np.float32("nan"), np.datetime64("NaT")], [None] * 6),
         (np.array(["NaT", "2026-05-01"], dtype="datetime64[D]"), [None, "2026-05-01"]),
         (np.array(["2026-05-01"], dtype="datetime64[ns]"), ["2026-05-01T00:00:00.000000000"]),
         (np.array([(1, 2.5)], dtype=[("id", "i4"), ("price", "f8")]), [{"id": 1, "price": 2.5}]),
-        (
-            {"n": np.int64(3), "found": np.bool_(True), "share": [np.float32(0.5)]},
-            {"n": 3, "found": True, "share": [0.5]},
-        ),
+        ([np.int64(3), np.bool_(True), np.float32(0.5)], [3, True, 0.5]),
         ({np.int64(1): date(2026, 5, 1), Colour.RED: Decimal("19.90")}, {"1": "2026-05-01", "red": "19.90"}),
         (Pair(1, {"b", "a"}), {"left": 1, "right": ["a", "b"]}),
-        ([Point(np.int64(3))], [{"x": 3}]),  # type: ignore[arg-type]
+        ([Point(np.int64(3)), Address(street="Elm", number=1)], [{"x": 3}, {"street": "Elm", "number": 1}]),  # type: ignore[arg-type]
+        ({(1, 2): None}, {"1,2": None}),
         (map(str, range(2)), ["0", "1"]),
-        (
-            [Tagged(tags=TAGS, within=[{"a": frozenset(TAGS)}])],
-            [{"tags": sorted(TAGS), "within": [{"a": sorted(TAGS)}]}],
-        ),
+        (Tagged(tags=TAGS, within=[frozenset(TAGS)]), {"tags": sorted(TAGS), "within": [sorted(TAGS)]}),
         (_database_row(), {"order": 7, "item": "lamp"}),
     ],
 )
@@ -313,55 +288,49 @@ async def test_a_result_without_a_faithful_text_is_a_tool_error_that_says_that_t
     assert ended.done
 
 
-@pytest.mark.parametrize(
-    "returned",
-    [bytes, list[bytes], dict[str, bytes | None], threading.Thread, Iterator[bytes], Message, ElementTree.Element],
-)
+HIDDEN = [bytes, list[bytes], dict[str, bytes | None], threading.Thread, Iterator[bytes], Message, ElementTree.Element]
+TABLES = [pd.DataFrame, pd.Series, np.ndarray, np.int64]
+SHOWN = [
+    str,
+    None,
+    object,
+    *TABLES,
+    Decimal,
+    datetime,
+    Path,
+    Address,
+    list[Point],
+    Point | None,
+    Iterator[Pair],
+    Callable,
+]
+
+
+@pytest.mark.parametrize("returned", [*HIDDEN, *SHOWN])
 def test_a_tool_that_is_said_to_return_what_cannot_be_shown_is_refused_before_it_runs(returned: Any) -> None:
     def give() -> Any:
         raise AssertionError
 
     give.__annotations__["return"] = returned
-    with pytest.raises(ToolDefinitionError) as error:
+    refused = pytest.raises(ToolDefinitionError, match="dataclasses") if returned in HIDDEN else nullcontext()
+    with refused:
         Tool(give)
-    assert "dataclasses" in error.value.remedy
-
-
-TABLES = [pd.DataFrame, pd.Series, np.ndarray, np.int64]
-
-
-@pytest.mark.parametrize(
-    "returned",
-    [str, None, object, *TABLES, Decimal, datetime, Path, Address, list[Point], Point | None, Iterator[Pair], Callable],
-)
-def test_a_tool_may_be_said_to_return_what_can_be_shown(returned: Any) -> None:
-    def give() -> Any:
-        raise AssertionError
-
-    give.__annotations__["return"] = returned
-    Tool(give)
 
 
 async def test_a_generator_answers_with_what_it_yields_and_an_endless_one_is_a_tool_error():
     def count(to: int) -> Iterator[int]:
-        """Count."""
-        at = 0
-        while to == 0 or at < to:
-            at += 1
-            yield at
+        yield from range(to)
 
-    assert (await Tool(count).call('{"to": 3}', episode=Episode(Task(user="Count.")))).content == "[1, 2, 3]"
     for episode in (None, Episode(Task(user="Count."))):
-        assert "more than 10,000 values" in error_of(await Tool(count).call('{"to": 0}', episode=episode))
+        assert (await Tool(count).call('{"to": 3}', episode=episode)).content == "[0, 1, 2]"
+        assert "more than 10,000 values" in error_of(await Tool(count).call('{"to": 1000000000}', episode=episode))
 
 
 async def test_a_plain_function_runs_off_the_event_loop_and_an_asynchronous_one_on_it():
     def plain() -> int:
-        """Plain."""
         return threading.get_ident()
 
     async def waiting() -> int:
-        """Asynchronous."""
         return threading.get_ident()
 
     here, episode, tools = str(threading.get_ident()), Episode(Task(user="Where?")), Toolbox([plain, waiting])
@@ -373,16 +342,13 @@ async def test_a_plain_function_runs_off_the_event_loop_and_an_asynchronous_one_
 
 async def test_an_error_does_not_repeat_all_that_the_agent_wrote():
     def find(name: str) -> str:
-        """Find it."""
         raise LookupError(f"nothing is called {name}")
 
     long = "x" * 100_000
-    tools = Toolbox([find])
     for name, arguments in (("find", {"name": long}), ("find", {"name": "x", long: 1}), (long, {})):
-        result = await tools.call(name, json.dumps(arguments))
-        assert result.error
-        assert len(result.content) < 4_100
-        assert "characters)" in result.content
+        told = error_of(await Toolbox([find]).call(name, json.dumps(arguments)))
+        assert len(told) < 4_100
+        assert "characters)" in told
 
 
 NO_FUNCTIONS = ["book", 3, None, {"type": "function", "function": {"name": "book"}}, Point, Point(1), int]

@@ -31,6 +31,7 @@ from gavel.scenarios.group import (
 )
 from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
 from gavel.scenarios.trajectory import History, NotANumberError, RolloutError, Trajectory, as_item
+from tests.scenarios.scripts import act, names, nothing_left_unawaited
 
 any_text = st.text(st.characters())
 """Lone surrogates included."""
@@ -68,43 +69,33 @@ def choices(draw: st.DrawFn) -> Choice:
     )
 
 
-messages = st.fixed_dictionaries(
-    {"role": st.sampled_from(["system", "user", "tool"]), "content": any_text}, optional={"extra": any_json}
-)
-conversations = st.lists(messages | choices(), max_size=3)
-tools = st.none() | st.just([{"type": "function", "function": {"name": "f", "parameters": {}}}])
-votes = st.builds(
-    Vote,
-    score=st.floats(0, 1),
-    position=st.integers(),
-    order=st.integers(),
-    model=any_text,
-    criteria=st.dictionaries(any_text, st.floats(0, 1), max_size=2),
-    spread=st.none() | st.floats(0, 1),
-)
-judgements = st.builds(
-    Judgement, score=st.none() | st.floats(0, 1), explanation=any_text, votes=st.lists(votes, max_size=2)
-)
+messages = st.fixed_dictionaries({"role": st.sampled_from(["system", "user"]), "content": any_text, "extra": any_json})
+history: Any = {
+    "messages_and_choices": st.lists(messages | choices(), max_size=3),
+    "tools": st.none() | st.just([{"type": "function", "function": {"name": "f", "parameters": {}}}]),
+}
+record: Any = {
+    "metrics": st.dictionaries(any_text, any_float | st.booleans() | st.integers(), max_size=3),
+    "metadata": st.dictionaries(any_text, any_json, max_size=3),
+    "logs": st.lists(any_text, max_size=2),
+}
+scores = st.dictionaries(any_text, st.floats(0, 1), max_size=2)
+votes = st.builds(Vote, score=st.floats(0, 1), position=st.just(0), order=st.just(0), model=any_text, criteria=scores)
 trajectories = st.builds(
     Trajectory,
-    messages_and_choices=conversations,
-    tools=tools,
-    additional_histories=st.lists(st.builds(History, messages_and_choices=conversations, tools=tools), max_size=2),
+    **history,
+    **record,
+    additional_histories=st.lists(st.builds(History, **history), max_size=2),
     reward=st.none() | any_float,
-    judgement=st.none() | judgements,
-    metrics=st.dictionaries(any_text, any_float | st.booleans() | st.integers(), max_size=3),
-    metadata=st.dictionaries(any_text, any_json, max_size=3),
-    logs=st.lists(any_text, max_size=2),
+    judgement=st.none() | st.builds(Judgement, explanation=any_text, votes=st.lists(votes, max_size=2)),
     status=st.sampled_from(["finished", "truncated", "failed"]),
     status_reason=st.none() | any_text,
     policy_version=st.none() | st.integers(),
 )
 groups = st.builds(
     TrajectoryGroup,
+    **record,
     trajectories=st.lists(trajectories, max_size=2),
-    metadata=st.dictionaries(any_text, any_json, max_size=2),
-    metrics=st.dictionaries(any_text, any_float | st.booleans(), max_size=2),
-    logs=st.lists(any_text, max_size=2),
     exceptions=st.lists(st.builds(RolloutError, type=any_text, message=any_text, traceback=any_text), max_size=2),
     judgement=st.none() | st.builds(GroupJudgement, status=st.just("partial"), cost_usd=st.none() | st.floats(0, 9)),
 )
@@ -129,7 +120,12 @@ def test_a_group_comes_back_from_json_as_it_was(group: TrajectoryGroup) -> None:
     assert shape(back.model_dump(warnings=False)) == shape(group.model_dump(warnings=False))
 
 
-def test_nan_and_infinities_come_back() -> None:
+def test_what_servers_send_nan_and_infinities_come_back() -> None:
+    choice = sampled(finish_reason="abort", logprobs={"content": [{"token": "a", "logprob": None}]}, stop_reason=7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = Trajectory(messages_and_choices=[choice]).to_json()
+    assert Trajectory.from_json(text).messages_and_choices == [choice]
     trajectory = Trajectory(
         messages_and_choices=[{"role": "user", "content": "x", "weight": math.inf}, sampled(score=math.nan)],
         reward=math.nan,
@@ -170,14 +166,6 @@ def test_rewards_and_metrics_are_numbers(field: str, value: Any, kept: Any) -> N
     assert repr(getattr(trajectory, field)) == repr(getattr(Trajectory(**{field: value}), field)) == repr(kept)
 
 
-def test_a_choice_that_the_openai_client_let_through_can_be_read_back() -> None:
-    choice = sampled(finish_reason="abort", logprobs={"content": [{"token": "a", "logprob": None}]}, stop_reason=7)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        text = Trajectory(messages_and_choices=[choice]).to_json()
-    assert Trajectory.from_json(text).messages_and_choices == [choice]
-
-
 @pytest.mark.parametrize(
     ("ending", "said"),
     [
@@ -190,18 +178,6 @@ def test_a_choice_that_the_openai_client_let_through_can_be_read_back() -> None:
 def test_the_closing_text_is_what_the_agent_says_last(ending: list[Any], said: str) -> None:
     assert Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}, *ending]).closing_text() == said
     assert Trajectory().closing_text() == ""
-
-
-async def act(name: str, after: asyncio.Event | None = None, then: asyncio.Event | None = None) -> Trajectory:
-    if after:
-        await after.wait()
-    if then:
-        then.set()
-    return Trajectory(metadata={"name": name})
-
-
-def names(group: TrajectoryGroup) -> list[object]:
-    return [trajectory.metadata["name"] for trajectory in group]
 
 
 async def forgets_to_return() -> None:
@@ -219,7 +195,7 @@ async def test_members_may_be_complete_tasks_errors_or_coroutines_and_some_may_f
     assert group.pending == 6
     with pytest.raises(PendingGroupError, match="6 rollouts"):
         len(group)
-    assert names(await group) == ["task", "complete", "last"]
+    assert names(await group) == [["task", "complete", "last"]]
     told = [error.message for error in group.exceptions]
     assert told[0] == "early"
     assert "returned NoneType" in told[1]
@@ -229,8 +205,7 @@ async def test_members_may_be_complete_tasks_errors_or_coroutines_and_some_may_f
 async def test_a_cancelled_group_leaves_nothing_unawaited() -> None:
     hold = asyncio.Event()
     gc.collect()  # what earlier tests left behind warns now
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with nothing_left_unawaited():
         for yields in range(1, 4):
             waiting = asyncio.ensure_future(TrajectoryGroup([act("a", after=hold), act("b", after=hold)]))
             for _ in range(yields):
@@ -239,26 +214,15 @@ async def test_a_cancelled_group_leaves_nothing_unawaited() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await waiting
         TrajectoryGroup([act("never")]).discard_pending()
-        gc.collect()
-    assert not caught
-
-
-@pytest.mark.parametrize("kind", [Trajectory, History])
-def test_a_conversation_under_another_name_is_refused_rather_than_lost(kind: type[Trajectory] | type[History]) -> None:
-    with pytest.raises(ValueError, match="the conversation is messages_and_choices, not messages"):
-        kind.model_validate({"messages": [{"role": "user", "content": "hello"}]})
 
 
 GROUP = TrajectoryGroup([Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}], reward=0.5)])
 
 
-@pytest.mark.parametrize("version", [RECORD_VERSION + 1, "two", None, True, 0])
-def test_a_version_that_is_not_known_is_refused(version: Any) -> None:
-    with pytest.raises(RecordVersionError, match="format_version"):
-        from_row(json.loads(to_line(GROUP)) | {"format_version": version})
-
-
-def test_a_line_of_a_later_version_is_refused_and_one_without_a_version_is_read(tmp_path: Path) -> None:
+def test_a_line_of_another_version_is_refused_and_one_without_a_version_is_read(tmp_path: Path) -> None:
+    for version in (RECORD_VERSION + 1, "two", None, True, 0):
+        with pytest.raises(RecordVersionError, match="format_version"):
+            from_row(json.loads(to_line(GROUP)) | {"format_version": version})
     path = tmp_path / "judged.jsonl"
     path.write_text(f"{to_line(GROUP)}\n{GROUP.to_json()}\n")
     assert len(read_groups(path)) == 2
@@ -274,14 +238,11 @@ def choice(**fields: Any) -> dict[str, Any]:
     return {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}, **fields}
 
 
-def litellm_choice() -> Any:
-    types = load_litellm().types.utils
-    return types.Choices(**choice(provider_specific_fields=EXACT, message={"role": "assistant", "content": "hi"}))
-
-
 def test_a_choice_that_is_appended_is_understood_too() -> None:
     trajectory = Trajectory()
-    trajectory.messages_and_choices.append(litellm_choice())
+    trajectory.messages_and_choices.append(
+        load_litellm().types.utils.Choices(**choice(provider_specific_fields=EXACT))  # type: ignore[arg-type]
+    )
     assert [kept.model_dump()["token_ids"] for kept in trajectory.choices()] == [[5, 6]]
     assert trajectory.messages() == [{"role": "assistant", "content": "hi"}]
     again = Trajectory.from_json(trajectory.to_json())
@@ -301,9 +262,12 @@ def test_a_whole_completion_is_its_choice() -> None:
 @pytest.mark.parametrize(
     ("item", "told"), [(Response.construct(None, object="response", output=[]), "capture"), ({"content": "b"}, "role")]
 )
-def test_what_is_no_message_and_no_choice_is_refused(item: Any, told: str) -> None:
+def test_what_is_no_message_or_stands_under_another_name_is_refused(item: Any, told: str) -> None:
     with pytest.raises(FieldError, match=told):
         Trajectory(messages_and_choices=[item])
+    for kind in (Trajectory, History):
+        with pytest.raises(ValueError, match="the conversation is messages_and_choices, not messages"):
+            kind.model_validate({"messages": [{"role": "user", "content": "hello"}]})
 
 
 LIKE_A_CHOICE = {"role": "user", "message": "hi", "finish_reason": "none"}

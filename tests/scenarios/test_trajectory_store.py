@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,7 +59,6 @@ def test_groups_come_back_in_order_from_new_directories_across_chunks(path: Path
     store.extend(each for each in big)
     assert path.stat().st_size > CHUNK * 40
     assert list(TrajectoryStore(path)) == [group(0), *big]
-    assert len(store) == 4
 
 
 def test_a_pending_group_is_refused_before_anything_is_written(path: Path) -> None:
@@ -84,35 +81,26 @@ def test_a_file_cut_at_any_byte_is_readable_and_can_be_appended_to(
         store.append(group(number))
         ends.append(path.stat().st_size)
     whole = path.read_bytes()
-    for size in sorted({*range(0, len(whole), 5), *(end + near for end in ends[:-1] for near in range(3))}):
-        path.write_bytes(whole[:size])
-        kept = sum(end <= size for end in ends) - 1
-        torn = size - ends[kept]
+    sizes = sorted({*range(0, len(whole), 5), *(end + near for end in ends[:-1] for near in range(3))})
+    for content in (*(whole[:size] for size in sizes), whole + bytes(CHUNK * 3)):
+        path.write_bytes(content)
+        kept = sum(end <= len(content) for end in ends) - 1
+        torn = len(content) - ends[kept]
         cut = TrajectoryStore(path)
         caplog.clear()
         assert numbers(cut) == list(range(kept))
         cut.append(group(7))
-        assert [record.args[1] for record in caplog.records if isinstance(record.args, tuple)] == [torn] * 2 * bool(
-            torn
-        )
+        told = [record.args[1] for record in caplog.records if isinstance(record.args, tuple)]
+        assert told == [torn] * 2 * bool(torn)
         assert numbers(cut) == [*range(kept), 7]
-
-
-def test_an_end_of_zeros_is_unfinished(path: Path) -> None:
-    store = TrajectoryStore(path)
-    store.append(group(0))
-    with open(path, "ab") as file:
-        file.write(bytes(CHUNK * 3))
-    assert numbers(store) == [0]
-    store.append(group(1))
-    assert numbers(store) == [0, 1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_a_killed_writer_loses_at_most_the_record_it_was_writing(path: Path, seed: int) -> None:
+def test_a_killed_writer_loses_at_most_the_record_it_was_writing_beside_another(path: Path, seed: int) -> None:
     chance = random.Random(seed)
     store = TrajectoryStore(path)
+    other, count = start_writer(path, "other", count=40, size=60_000), 40
     writer = start_writer(path, "w", count=10_000, size=400_000)
     assert writer.stdout is not None
     confirmed = -1
@@ -122,9 +110,11 @@ def test_a_killed_writer_loses_at_most_the_record_it_was_writing(path: Path, see
     writer.send_signal(signal.SIGKILL)
     confirmed = max([confirmed, *map(int, writer.stdout.read().split())])
     writer.wait()
+    other.communicate(timeout=HANG_SECONDS)
+    by_writer = {name: [g.metadata["number"] for g in store if g.metadata["writer"] == name] for name in ("w", "other")}
+    assert by_writer == {"w": list(range(len(by_writer["w"]))), "other": list(range(count))}
+    assert len(by_writer["w"]) in (confirmed + 1, confirmed + 2)
     found = numbers(store)
-    assert found == list(range(len(found)))
-    assert len(found) in (confirmed + 1, confirmed + 2)
     store.append(group(99))
     assert numbers(store) == [*found, 99]
 
@@ -132,33 +122,14 @@ def test_a_killed_writer_loses_at_most_the_record_it_was_writing(path: Path, see
 def test_a_full_disk_leaves_the_store_as_it_was(path: Path) -> None:
     store = TrajectoryStore(path)
     store.append(group(0))
-    before = path.read_bytes()
-    with file_size_limit(len(before) + 1000), pytest.raises(StoreError, match="cannot write"):
-        store.append(group(1, random.Random(0).randbytes(5000).hex()))
-    assert path.read_bytes() == before
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    before, (soft, hard) = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 1000, hard))
     try:
-        yield
+        with pytest.raises(StoreError, match="cannot write"):
+            store.append(group(1, random.Random(0).randbytes(5000).hex()))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.mark.slow
-def test_two_processes_do_not_mix_their_records(path: Path) -> None:
-    count = 40
-    writers = [start_writer(path, name, count, size=60_000) for name in ("a", "b")]
-    for writer in writers:
-        writer.communicate(timeout=HANG_SECONDS)
-        assert writer.returncode == 0
-    found = list(TrajectoryStore(path))
-    for name in ("a", "b"):
-        assert [g.metadata["number"] for g in found if g.metadata["writer"] == name] == list(range(count))
-    assert len(found) == 2 * count
+    assert path.read_bytes() == before
 
 
 def test_a_lock_that_is_never_released_is_an_error(path: Path) -> None:
@@ -201,7 +172,7 @@ def test_no_file_is_an_error_and_one_of_another_kind_is_never_written_to(path: P
     with pytest.raises(StoreError, match="no trajectory store"):
         TrajectoryStore(path).append(group(0))
     with pytest.raises(StoreError, match="no trajectory store"):
-        len(TrajectoryStore(path))
+        list(TrajectoryStore(path).rows())
     assert path.read_text() == "the only copy of my thesis"
 
 

@@ -116,7 +116,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("recorded")
     file = directory / "groups.jsonl.zst"
     TrajectoryStore(file).extend(asyncio.run(record(directory)))
-    assert len(TrajectoryStore(file)) >= 4
+    assert len([*TrajectoryStore(file)]) >= 4
     return file
 
 

@@ -223,7 +223,7 @@ class _Package:
     def start(self, folder: Path, case: _Case) -> Tau2Server:
         """A server that stores its records in the folder."""
         env = {f"TAU2_{self.domain.upper()}_MCP_STATE_DIR": str(folder)}
-        return Tau2Server(command=(self.python, str(self.server)), env=env, domain=self.domain, case=case.id)
+        return Tau2Server((self.python, str(self.server)), env=env, domain=self.domain, case=case.id)
 
     async def wanted(self, case: _Case) -> str:
         """The digest of the records after the actions that the task lists."""

@@ -83,7 +83,7 @@ async def test_a_call_that_is_cancelled_ends_soon_and_is_the_same_step_when_it_i
         assert (await model.train([group])).step == 1
         assert (await model.train([group])).step == 2
     store = runs / "tests" / "cancelled" / "trajectories" / "train"
-    assert [len(TrajectoryStore(file)) for file in sorted(store.iterdir())] == [1, 1]
+    assert [len([*TrajectoryStore(file)]) for file in sorted(store.iterdir())] == [1, 1]
 
 
 def test_ctrl_c_ends_a_program_that_waits_for_a_server_that_is_gone() -> None:

@@ -72,7 +72,7 @@ async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_ag
             assert (result.step, result.trained, result.metrics["trajectories_trained"]) == (1, True, 2)
             assert await again.get_step() == 1
             assert backend.checkpoints(again) == [1]
-    assert len(TrajectoryStore(tmp_path / "tests" / "clerk" / "trajectories" / "train" / "000001.jsonl.zst")) == 1
+    assert len([*TrajectoryStore(tmp_path / "tests" / "clerk" / "trajectories" / "train" / "000001.jsonl.zst")]) == 1
 
 
 async def test_one_client_alone_changes_a_model_and_another_step_than_the_client_knows_is_refused(tmp_path):
