@@ -243,7 +243,8 @@ class RecordVersionError(GavelError):
 
 
 def to_line(group: TrajectoryGroup) -> str:
-    """One line of JSON, without its line break."""
+    """One line of JSON, without its line break. Raises `PendingGroupError` for a group with rollouts to run."""
+    group._settled()
     return f'{{"format_version":{RECORD_VERSION},{group.to_json()[1:]}'
 
 
