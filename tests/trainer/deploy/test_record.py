@@ -100,7 +100,6 @@ def test_spellings_of_one_place_are_one_deployment(spellings, place, monkeypatch
         ("fireworks:https://app.fireworks.ai/desk", {}, "fireworks:ACCOUNT"),
         ("fireworks:desk", {"idle_minutes": 1}, "5"),
         ("wandb:desk", {}, "wandb:TEAM/PROJECT"),
-        ("ollama", {"quantize": "q9"}, "q8_0"),
     ],
 )
 def test_a_place_or_an_option_that_is_none_is_refused(address: str, options: dict[str, object], remedy: str) -> None:
@@ -109,7 +108,7 @@ def test_a_place_or_an_option_that_is_none_is_refused(address: str, options: dic
     assert remedy in refusal.value.remedy
 
 
-@pytest.mark.parametrize("address", ["together", "fireworks:desk", "ollama"])
+@pytest.mark.parametrize("address", ["together", "fireworks:desk"])
 async def test_without_its_package_a_host_says_what_to_install(run, adapter, address, monkeypatch):
     monkeypatch.setitem(sys.modules, address.partition(":")[0], None)
     with pytest.raises(DeployError) as refusal:
