@@ -7,7 +7,7 @@ Base, adapter and caches are counted on the meta device, and the learner's passe
 `learner_bytes`. What settings share is counted once. Of a device's memory `MARGIN` is left for what is not a tensor
 (the CUDA context, fragments).
 
-Whether a norm or an MLP is fused is found by running a small copy of it, as for a real policy.
+Whether an MLP is fused is found by running a small copy of it, as for a real policy.
 """
 
 import contextlib
@@ -110,8 +110,8 @@ class PlannedPolicy(Policy):
             if quantized:
                 self.base_bytes = self.quantized_bytes
             self.parameter_count: int = base.num_parameters()
-            fuse_norms(torch.nn.ModuleList(_find_fusible(base, "RMSNorm", fuse_norms, _small_norm)))
-            fuse_mlps(torch.nn.ModuleList(_find_fusible(base, "MLP", fuse_mlps, _small_mlp)))
+            fuse_norms(base)
+            fuse_mlps(torch.nn.ModuleList(each for each in base.modules() if _is_fusible(each)))
             self.model = add_adapter(base, lora, plain=not quantized)
             self.model.eval()
             self.spans = None
@@ -146,42 +146,17 @@ def _nf4_bytes(layer: torch.nn.Linear) -> int:
     return weights // 2 + weights // 64 + weights // (64 * 64)
 
 
-def _find_fusible(
-    model: torch.nn.Module,
-    name: str,
-    fuse: Callable[[torch.nn.ModuleList], Any],
-    small_copy: Callable[[Any], torch.nn.Module],
-) -> list[torch.nn.Module]:
-    """The modules whose class is named so, of each kind whose fused form is equal in a small copy."""
-    found: list[torch.nn.Module] = []
-    verdicts: dict[tuple[Any, ...], bool] = {}
-    for module in model.modules():
-        if type(module).__name__.endswith(name):
-            weight: Any = getattr(module, "weight", None)
-            kind = type(module), getattr(weight, "shape", None), getattr(weight, "dtype", None)
-            if kind not in verdicts:
-                with torch.device("cpu"):
-                    verdicts[kind] = bool(fuse(torch.nn.ModuleList([small_copy(module)])))
-            if verdicts[kind]:
-                found.append(module)
-    return found
-
-
-def _small_norm(module: Any) -> torch.nn.Module:
-    small = copy.deepcopy(module).to_empty(device="cpu")
-    if isinstance(getattr(small, "weight", None), torch.nn.Parameter):
-        torch.nn.init.ones_(small.weight)
-    return small
-
-
-def _small_mlp(module: torch.nn.Module) -> torch.nn.Module:
-    """The module with linear layers of a few rows and columns."""
+def _is_fusible(module: torch.nn.Module) -> bool:
+    """Whether an MLP with linear layers of a few rows and columns, and real values, is fused."""
+    if not type(module).__name__.endswith("MLP"):
+        return False
     small = copy.copy(module)
-    small._modules = {
-        name: torch.nn.Linear(_SMALL, _SMALL) if isinstance(child, torch.nn.Linear | Conv1D) else child
-        for name, child in module._modules.items()
-    }
-    return small
+    with torch.device("cpu"):
+        small._modules = {
+            name: torch.nn.Linear(_SMALL, _SMALL) if isinstance(child, torch.nn.Linear | Conv1D) else child
+            for name, child in module._modules.items()
+        }
+        return bool(fuse_mlps(torch.nn.ModuleList([small])))
 
 
 _COUNTED = 4096, 8192
