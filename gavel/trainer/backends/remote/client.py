@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import os
-import shutil
 import tempfile
 import threading
 import uuid
@@ -40,14 +39,14 @@ from gavel.trainer.backends.remote.wire import (
 )
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.runs.checkpoints import ExportError, occupied_error, read_export_mark
+from gavel.trainer.runs.checkpoints import new_export, occupied_error, read_export_mark
 from gavel.trainer.runs.run_directory import NamedCheckpointError, names_something, run_path, runs_root
 
 logger = logging.getLogger(__name__)
 
 
 def fetch_directory(connection: Connection, path: str, files: Mapping[str, str], target: Path) -> None:
-    """Fetches `files` (their SHA-256 by name) from `path` into `target`, going on where an earlier call was cut off.
+    """Fetches `files` (their SHA-256 by name) from `path` into `target`.
 
     Raises `ExportError` when something else is there, or it cannot be written, and `RemoteBackendError`.
     """
@@ -55,28 +54,14 @@ def fetch_directory(connection: Connection, path: str, files: Mapping[str, str],
         if all((target / name).is_file() and file_sha256(target / name) == sha256 for name, sha256 in files.items()):
             return
         raise occupied_error(target)
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    try:
+    with new_export(target) as unfinished:
         for name, sha256 in files.items():
             file = unfinished / name
             if not is_inside(unfinished, file):
                 raise RemoteBackendError(f"the server names a file outside the export: {name}", "Is it to be trusted?")
-            for _ in range(2):
-                if file.is_file() and file_sha256(file) == sha256:
-                    break
-                connection.fetch(f"{path}/{name}", file)
-                if file_sha256(file) == sha256:
-                    break
-                file.unlink()  # it went on with the beginning of another one
-            else:
+            connection.fetch(f"{path}/{name}", file)
+            if file_sha256(file) != sha256:
                 raise RemoteBackendError(f"{name} arrived with another SHA-256", "Export it again.")
-        for file in [file for file in unfinished.rglob("*") if file.is_file()]:
-            if file.relative_to(unfinished).as_posix() not in files:
-                file.unlink()  # of another export that was cut off
-        unfinished.rename(target)
-    except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise ExportError(f"{target} cannot be written: {error}", "Make room, or name another directory.") from error
 
 
 def _check_export(target: Path) -> None:
