@@ -14,7 +14,6 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -29,7 +28,6 @@ from gavel.trainer.backends.remote.wire import (
     URL_VARIABLE,
     Job,
     JobState,
-    KeptRun,
     Kind,
     ModelState,
     RemoteBackendError,
@@ -124,10 +122,9 @@ class RemoteBackend:
         Nothing is registered or loaded there. Raises `NotRegisteredError` where there is no such run.
         """
         run_path(Path(), project, name)
-        kept = KeptRun.model_validate(await asyncio.to_thread(self.connection.get, model_path((project, name))))
-        fields = described_fields(kept.description)
-        spec = TrainableSpec.model_validate(fields | {"project": project, "name": name})
-        steps = kept.checkpoints
+        kept: dict[str, Any] = await asyncio.to_thread(self.connection.get, model_path((project, name)))
+        spec = TrainableSpec.model_validate(described_fields(kept) | {"project": project, "name": name})
+        steps = kept["checkpoints"]
         self._states[spec.key] = ModelState(step=steps[-1] if steps else 0, versions=1, checkpoints=steps)
         return spec
 
@@ -270,20 +267,14 @@ class RemoteBackend:
 
 
 def canonical(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as the server parses them; numbers of other libraries are plain, those not finite become null.
+    """The arguments as the server parses them; numbers that are not finite become null.
 
     Raises `RemoteBackendError` for what JSON cannot hold.
     """
     try:
-        return json.loads(json.dumps(arguments, default=_plain), parse_constant=lambda _: None)
+        return json.loads(json.dumps(arguments), parse_constant=lambda _: None)
     except (TypeError, ValueError) as error:
         raise RemoteBackendError(f"an argument cannot be sent: {error}", "Give numbers, strings, lists.") from error
-
-
-def _plain(value: object) -> int | float:
-    if isinstance(value, Real):
-        return int(value) if isinstance(value, Integral) else float(value)
-    raise TypeError(f"{value!r:.80} is no number and no string")
 
 
 def _train_result(state: JobState) -> TrainResult:

@@ -1,6 +1,6 @@
 """Messages between client and server of the remote backend, as JSON.
 
-    GET  /v1/models/{project}/{name}                   KeptRun
+    GET  /v1/models/{project}/{name}                   its model.json and `checkpoints`
     POST /v1/models/{project}/{name}/jobs              Job -> JobState
     GET  /v1/models/{project}/{name}/jobs/{id}?wait=5  JobState, when it ends or after so many seconds
 
@@ -72,15 +72,6 @@ class ModelState(_Wire):
     """Parameters of the base model."""
     limits: str = ""
     """Context and longest reply of its endpoint, in a sentence."""
-
-
-class KeptRun(_Wire):
-    """A run that the server keeps, whether or not a client has registered it."""
-
-    description: dict[str, Any]
-    """The run's model.json."""
-    checkpoints: list[int]
-    """Steps, in order."""
 
 
 class Fault(_Wire):

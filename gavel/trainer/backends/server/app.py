@@ -43,7 +43,6 @@ from gavel.trainer.backends.remote.wire import (
     Fault,
     Job,
     JobState,
-    KeptRun,
     RemoteError,
 )
 from gavel.trainer.backends.server.jobs import Jobs, unknown_settings
@@ -185,10 +184,9 @@ def create_app(backend: LocalBackend, *, key: str, root: Path) -> Guard:
         return {"status": "ok", "version": app.version, "protocol": PROTOCOL}
 
     @app.get("/v1/models/{project}/{name}")
-    async def kept(project: str, name: str) -> KeptRun:
+    async def kept(project: str, name: str) -> dict[str, object]:
         run = jobs.model((project, name)).directory
-        steps = Checkpoints(run / "checkpoints").steps()
-        return KeptRun(description=read_description(run / "model.json"), checkpoints=steps)
+        return {**read_description(run / "model.json"), "checkpoints": Checkpoints(run / "checkpoints").steps()}
 
     @app.post("/v1/models/{project}/{name}/jobs")
     async def submit(project: str, name: str, request: Request) -> Response:

@@ -24,7 +24,6 @@ from gavel.trainer.backends.skypilot.cluster import (
     ClusterRecord,
     ClusterSettings,
     ServerEndedError,
-    cluster_settings,
     pack_wheel,
     read_secrets,
     redacted,
@@ -148,13 +147,14 @@ class SkyPilotBackend(RemoteBackend):
         `secrets`: names of environment variables here, or values by name. `settings`: others of `ClusterSettings`,
         such as infra, image, num_nodes, idle_minutes_to_autostop and down. `say` is told the price first, then the log
         (default: standard error). `host` starts the machines (default: SkyPilot). `agree` is asked before they are
-        started. Raises `ClusterError`, also when an hour costs more than `max_usd_per_hour`.
+        started. Raises `FieldError`, and `ClusterError`, also when an hour costs more than
+        `max_usd_per_hour`.
         """
         values = read_secrets(secrets)
         record, host = ClusterRecord.find(cluster), host or SkyHost()
         if record is not None:
             settings["port"] = record.port
-        asked = cluster_settings(cluster=cluster, accelerators=accelerators, **settings)
+        asked = ClusterSettings(cluster=cluster, accelerators=accelerators, **settings)
         key = record.key.get_secret_value() if record else os.environ.get(KEY_VARIABLE, "")
         values[KEY_VARIABLE] = key if len(key) >= _SHORTEST_KEY else random.token_urlsafe(24)
         told: Say = lambda line: (say or _to_standard_error)(redacted(line, values.values()))  # noqa: E731
