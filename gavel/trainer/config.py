@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
@@ -493,14 +493,11 @@ RecipeName = Literal[
     "grpo", "dr_grpo", "dapo", "gspo", "cispo", "scalerl", "rloo", "reinforce_pp", "top_entropy", "ppo"
 ]
 
-RECIPES: dict[RecipeName, dict[str, Any]] = {
+_DAPO = {"advantage": "std", "loss": {"kind": "grpo", "clip_high": 0.28, "aggregation": "dapo"}, "mask_truncated": True}
+RECIPES: dict[str, dict[str, Any]] = {
     "grpo": {"advantage": "std", "loss": {"kind": "grpo", "aggregation": "grpo"}, "beta": 0.04},
     "dr_grpo": {"loss": {"kind": "grpo", "aggregation": "dr_grpo"}},
-    "dapo": {
-        "advantage": "std",
-        "loss": {"kind": "grpo", "clip_high": 0.28, "aggregation": "dapo"},
-        "mask_truncated": True,
-    },
+    "dapo": _DAPO,
     "gspo": {"advantage": "std", "loss": {"kind": "gspo"}, "mini_batches": 4},
     "cispo": {"advantage": "std", "loss": {"kind": "cispo"}},
     "scalerl": {"normalize_over_batch": True, "loss": {"kind": "cispo", "aggregation": "bnpo"}},
@@ -511,18 +508,12 @@ RECIPES: dict[RecipeName, dict[str, Any]] = {
         "kl_in_reward_per": "sequence",
     },
     "reinforce_pp": {"normalize_over_batch": True, "loss": {"kind": "grpo"}, "beta": 1e-3, "kl_estimator": "k2"},
-    "top_entropy": {
-        "advantage": "std",
-        "loss": {"kind": "grpo", "clip_high": 0.28, "aggregation": "dapo"},
-        "mask_truncated": True,
-        "top_entropy": 0.2,
-    },
+    "top_entropy": {**_DAPO, "top_entropy": 0.2},
     "ppo": {"loss": {"kind": "ppo"}, "kl_in_reward": 0.02, "epochs": 4},
 }
 """The settings that each names; all others keep their defaults."""
-
-LOOP_SETTINGS: dict[RecipeName, dict[str, Any]] = {"dapo": {"refill": 2.0}, "top_entropy": {"refill": 2.0}}
-"""Those of the loop (`LoopConfig`) that come with them."""
+_REFILLED = {"dapo": 2.0, "top_entropy": 2.0}
+"""`LoopConfig.refill` of those that replace groups without a signal."""
 
 
 class RecipeError(GavelError):
@@ -531,18 +522,15 @@ class RecipeError(GavelError):
 
 def recipe_settings(name: str) -> dict[str, Any]:
     """The settings of a recipe as plain data. Raises `RecipeError`."""
-    for known, settings in RECIPES.items():
-        if name == known:
-            return settings
-    raise RecipeError(f"there is no recipe {name!r}", f"There are: {', '.join(get_args(RecipeName))}.")
+    if name not in RECIPES:
+        raise RecipeError(f"there is no recipe {name!r}", f"There are: {', '.join(RECIPES)}.")
+    return RECIPES[name]
 
 
 def recipe_tables(name: str) -> dict[tuple[str, str], Any]:
     """The settings of a recipe by their paths in a `RunConfig`, those of the loop included. Raises `RecipeError`."""
     found = {("train", key): value for key, value in recipe_settings(name).items()}
-    return found | {
-        ("loop", key): value for own, each in LOOP_SETTINGS.items() if own == name for key, value in each.items()
-    }
+    return found | ({("loop", "refill"): _REFILLED[name]} if name in _REFILLED else {})
 
 
 def recipe(name: RecipeName, **settings: Any) -> TrainConfig:

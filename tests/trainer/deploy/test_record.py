@@ -32,9 +32,9 @@ def test_names_are_the_same_at_every_attempt_and_differ_by_weights(run: Path, ad
 
 def test_other_options_go_on_with_the_same_deployment(run: Path, adapter: AdapterFacts) -> None:
     first = opened(run, adapter, a=1)
-    first.save(made=True)
+    first.save(price="1 USD")
     again = opened(run, adapter, a=2)
-    assert (again.id, again.made, again.options) == (first.id, True, {"a": 2})
+    assert (again.id, again.price, again.options) == (first.id, "1 USD", {"a": 2})
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format_version": 2}'])
