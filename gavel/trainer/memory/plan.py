@@ -122,7 +122,7 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
     needs = MemoryNeeds(base_model, device)
     policy, found = needs.policy(run), needs.of(run)
     train = run.train
-    passes = {on: needs.passes(run, checkpointing=on) for on in (True, False)}
+    passes = {on: needs.passes(policy, on) for on in (True, False)}
     whole = passes[False].tokens(found.left) if train.whole_pass_tokens is None else train.whole_pass_tokens
     by_size = train.gradient_checkpointing is None and checkpoints_by_default(device.kind) is None
     return MemoryPlan(

@@ -5,6 +5,7 @@ attempt can mend is raised at once: a certificate that is not trusted, an answer
 gives.
 """
 
+import io
 import logging
 import ssl
 import threading
@@ -99,7 +100,8 @@ class Connection:
         path, content = f"{model_path(key)}/jobs", job.model_dump_json().encode() + b"\n" + groups
 
         def submit() -> JobState:
-            return JobState.model_validate(self._check_answer(self._client.post(path, content=content)).json())
+            answer = self._client.post(path, content=io.BytesIO(content))  # bytes are copied whole at each send
+            return JobState.model_validate(self._check_answer(answer).json())
 
         def wait() -> JobState | None:
             """Returns None if the server was restarted since the job was sent."""
