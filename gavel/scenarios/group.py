@@ -243,8 +243,7 @@ class RecordVersionError(GavelError):
 
 
 def to_line(group: TrajectoryGroup) -> str:
-    """One line of JSON, without its line break. Raises `PendingGroupError` for a group with rollouts to run."""
-    iter(group)  # which refuses a pending one
+    """One line of JSON, without its line break."""
     return f'{{"format_version":{RECORD_VERSION},{group.to_json()[1:]}'
 
 

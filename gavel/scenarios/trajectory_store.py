@@ -20,6 +20,7 @@ import zstandard
 
 from gavel.base.errors import GavelError
 from gavel.scenarios.group import (
+    PendingGroupError,
     RecordVersionError,
     TrajectoryGroup,
     check_version,
@@ -68,6 +69,10 @@ class TrajectoryStore:
         """
         frames: list[bytes] = []
         for group in groups:
+            if group.pending:
+                raise PendingGroupError(
+                    f"this group still has {group.pending} rollouts to run: `await group` before storing it"
+                )
             line = f"{to_line(group)}\n".encode()
             frames.append(zstandard.ZstdCompressor(write_checksum=True).compress(line))
         with self._os_errors("write", "Check that its directory can be written and that the disk has space left."):

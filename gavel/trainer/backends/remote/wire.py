@@ -10,7 +10,7 @@ The body is the job in a line, and after it its groups: a line of JSON each, in 
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, NoReturn, Self
 
 import zstandard
@@ -51,7 +51,10 @@ class Job(_Wire):
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
-def pack_groups(groups: Iterable[TrajectoryGroup]) -> bytes:
+def pack_groups(groups: list[TrajectoryGroup]) -> bytes:
+    """Raises `PendingGroupError` for a group with rollouts to run."""
+    for group in groups:
+        len(group)  # raises it
     return zstandard.compress("\n".join(map(to_line, groups)).encode())
 
 
