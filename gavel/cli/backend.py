@@ -15,7 +15,7 @@ from gavel.cli.lazy_commands import group_app
 from gavel.cli.options import flags_of, given, run_config, run_flags, settings_command, with_options
 from gavel.cli.terminal import run_interruptibly
 from gavel.cli.training import local_backend
-from gavel.trainer.backends.skypilot.cluster import ClusterRecord, ClusterSettings, cluster_settings, redacted
+from gavel.trainer.backends.skypilot.cluster import ClusterRecord, ClusterSettings, redacted
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
@@ -92,14 +92,13 @@ def up(
         list[str] | None, typer.Option(help="Variable that the cluster gets: HF_TOKEN. Repeatable.")
     ] = None,
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask before machines are started."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Tell the price, and start nothing."),
 ) -> None:
     """Start a cluster that trains, or find it again; its price is told first.
 
     It ends itself when it was not used for --idle-minutes. This version of Gavel is installed there.
     """
     need_extra("train", "gavel cluster")
-    from gavel.trainer.backends.skypilot.backend import SkyPilotBackend, is_on, offer_cluster
+    from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
     from gavel.trainer.backends.skypilot.hosts import SkyHost
 
     fields: dict[str, Any] = {path[0]: value for path, value in given(values, ClusterSettings, CLUSTER_FLAGS).items()}
@@ -111,12 +110,6 @@ def up(
         typer.echo(line, err=True)
 
     async def start() -> None:
-        if dry_run:
-            settings = cluster_settings(cluster=name, down=down, **fields)
-            if await is_on(settings, ClusterRecord.find(name), host):
-                return typer.echo(f"{name} is on. Nothing was started.")
-            await offer_cluster(settings, host, tell)
-            return
         agree = lambda: yes or _agreed("Start it?")  # noqa: E731
         backend = await SkyPilotBackend.launch(
             name, secrets=secret or [], say=tell, host=host, agree=agree, down=down, **fields

@@ -233,9 +233,7 @@ def pull(
 
 def deploy(
     run: RunName,
-    host: Annotated[
-        str, typer.Argument(help="vllm:http://HOST:PORT, together, fireworks, wandb, huggingface, ollama.")
-    ],
+    host: Annotated[str, typer.Argument(help="vllm:http://HOST:PORT, together, fireworks, wandb, huggingface.")],
     best: Annotated[bool, typer.Option("--best", help="The step with the highest --best-by, not the newest.")] = False,
     best_by: Annotated[str, typer.Option(help="split/metric of metrics.jsonl.")] = "held_out/success",
     smoke_test: Annotated[

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
@@ -368,7 +368,25 @@ class JudgeChecks(Settings):
     """Groups of a step in that sample."""
 
 
-class LoopConfig(Settings):
+class _Rollouts(Settings):
+    temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature of the rollouts."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Maximum tokens of one turn of the agent. Default: 1024."""
+    concurrency: int = Field(default=128, ge=1)
+    """Rollouts at once."""
+    turn_limits: TurnLimits = Field(default={})
+    """Turns of a training rollout, from a step (or iteration) on, as in ScalingInter-RL (arXiv 2509.08755):
+    {0: 10, 20: 20, 40: 30}. Held-out episodes have the scenario's own limit, or the largest of these if that is more.
+    Default: its own."""
+    stall_seconds: float | None = Field(default=None, gt=0)
+    """Without a rollout, a judgement or a training step that starts or ends for so long, the run stops with an error.
+    Default: 1800, or the longest that a turn of max_tokens may take (600 and a quarter for each token)."""
+    seed: int = 0
+    """Chooses the tasks, and seeds every sampled turn and shuffle."""
+
+
+class LoopConfig(_Rollouts):
     """A whole training run of one scenario."""
 
     steps: int = Field(default=50, ge=1)
@@ -377,15 +395,6 @@ class LoopConfig(Settings):
     """Groups in a step."""
     group_size: int = Field(default=8, ge=2)
     """Rollouts of a task: the members that the judge compares."""
-    temperature: float = Field(default=1.0, gt=0)
-    """Sampling temperature of the rollouts."""
-    max_tokens: int | None = Field(default=None, ge=1)
-    """Maximum tokens of one turn of the agent. Default: 1024."""
-    concurrency: int = Field(default=128, ge=1)
-    """Rollouts at once."""
-    turn_limits: TurnLimits = Field(default={})
-    """Turns of a training rollout, from a step on, as in ScalingInter-RL (arXiv 2509.08755): {0: 10, 20: 20, 40: 30}.
-    Held-out episodes have the scenario's own limit, or the largest of these if that is more. Default: its own."""
     reward: dict[RewardName, float] = Field(default_factory=lambda: {"judge": 1.0})
     """Weights of the rewards whose sum is trained on. judge: the judge's score, from 0 to 1; hand: the scenario's
     hand_reward; success: 1 or 0; constant: 1 for every member, a control. Without a weight for judge it is not called.
@@ -397,15 +406,10 @@ class LoopConfig(Settings):
     refill: float = Field(default=0.0, ge=0)
     """Groups without a signal are replaced by further ones, at most so many times `tasks_per_step` in a step (DAPO's
     dynamic sampling, arXiv 2503.14476); each costs its rollouts and its judging. 0: none is replaced."""
-    stall_seconds: float | None = Field(default=None, gt=0)
-    """Without a rollout, a judgement or a training step that starts or ends for so long, the run stops with an error.
-    Default: 1800, or the longest that a turn of max_tokens may take (600 and a quarter for each token)."""
     on_alarm: Literal["tell", "stop"] = "tell"
     """What happens when the judge's scores are to be distrusted (docs/metrics.md lists the alarms). stop: the run ends
     after the step; the same command goes on."""
     checks: JudgeChecks = JudgeChecks()
-    seed: int = 0
-    """Chooses the tasks and seeds every sampled turn."""
     evaluate_every: int = Field(default=5, ge=1)
     """Steps between two points of the learning curve."""
     evaluation_tasks: int = Field(default=128, ge=1)
@@ -433,7 +437,7 @@ class LoopConfig(Settings):
         return {name: weight for name, weight in weights.items() if weight}
 
 
-class EvolveConfig(Settings):
+class EvolveConfig(_Rollouts):
     """Exploration and imitation in turns (AgentEvol, arXiv 2406.04151); one iteration is rejection sampling."""
 
     iterations: int = Field(default=4, ge=1)
@@ -450,21 +454,8 @@ class EvolveConfig(Settings):
     all that are above the threshold."""
     above: float | None = None
     """Only attempts whose reward is greater than this. Default: 0.5, or none where the judge ranks them."""
-    turn_limits: TurnLimits = Field(default={})
-    """Turns of an exploring rollout, from an iteration on: {1: 10, 2: 20, 4: 30}. Default: the scenario's own."""
-    temperature: float = Field(default=1.0, gt=0)
-    """Sampling temperature of the rollouts."""
-    max_tokens: int | None = Field(default=None, ge=1)
-    """Maximum tokens of one turn of the agent. Default: 1024."""
-    concurrency: int = Field(default=128, ge=1)
-    """Rollouts at once."""
-    seed: int = 0
-    """Chooses the tasks, seeds every sampled turn, and shuffles what is imitated."""
     evaluation_tasks: int = Field(default=256, ge=1)
     """Held-out tasks of each evaluation: before the first iteration, and after every one."""
-    stall_seconds: float | None = Field(default=None, gt=0)
-    """Without a rollout or a judgement that starts or ends for so long, the run stops with an error. Default: 1800, or
-    the longest that a turn of max_tokens may take (600 and a quarter for each token)."""
 
     @model_validator(mode="after")
     def _something_to_compare(self) -> Self:
@@ -494,8 +485,7 @@ class EvolveConfig(Settings):
 
     def sampling(self) -> LoopConfig:
         """How rollouts and evaluations sample."""
-        alike = ("temperature", "max_tokens", "concurrency", "seed", "stall_seconds", "turn_limits")
-        own = {name: getattr(self, name) for name in alike}
+        own = {name: getattr(self, name) for name in _Rollouts.model_fields}
         return LoopConfig().model_copy(update={**own, "group_size": self.attempts, "reward": self.reward or {}})
 
 
@@ -503,14 +493,11 @@ RecipeName = Literal[
     "grpo", "dr_grpo", "dapo", "gspo", "cispo", "scalerl", "rloo", "reinforce_pp", "top_entropy", "ppo"
 ]
 
-RECIPES: dict[RecipeName, dict[str, Any]] = {
+_DAPO = {"advantage": "std", "loss": {"kind": "grpo", "clip_high": 0.28, "aggregation": "dapo"}, "mask_truncated": True}
+RECIPES: dict[str, dict[str, Any]] = {
     "grpo": {"advantage": "std", "loss": {"kind": "grpo", "aggregation": "grpo"}, "beta": 0.04},
     "dr_grpo": {"loss": {"kind": "grpo", "aggregation": "dr_grpo"}},
-    "dapo": {
-        "advantage": "std",
-        "loss": {"kind": "grpo", "clip_high": 0.28, "aggregation": "dapo"},
-        "mask_truncated": True,
-    },
+    "dapo": _DAPO,
     "gspo": {"advantage": "std", "loss": {"kind": "gspo"}, "mini_batches": 4},
     "cispo": {"advantage": "std", "loss": {"kind": "cispo"}},
     "scalerl": {"normalize_over_batch": True, "loss": {"kind": "cispo", "aggregation": "bnpo"}},
@@ -521,18 +508,12 @@ RECIPES: dict[RecipeName, dict[str, Any]] = {
         "kl_in_reward_per": "sequence",
     },
     "reinforce_pp": {"normalize_over_batch": True, "loss": {"kind": "grpo"}, "beta": 1e-3, "kl_estimator": "k2"},
-    "top_entropy": {
-        "advantage": "std",
-        "loss": {"kind": "grpo", "clip_high": 0.28, "aggregation": "dapo"},
-        "mask_truncated": True,
-        "top_entropy": 0.2,
-    },
+    "top_entropy": {**_DAPO, "top_entropy": 0.2},
     "ppo": {"loss": {"kind": "ppo"}, "kl_in_reward": 0.02, "epochs": 4},
 }
 """The settings that each names; all others keep their defaults."""
-
-LOOP_SETTINGS: dict[RecipeName, dict[str, Any]] = {"dapo": {"refill": 2.0}, "top_entropy": {"refill": 2.0}}
-"""Those of the loop (`LoopConfig`) that come with them."""
+_REFILLED = {"dapo": 2.0, "top_entropy": 2.0}
+"""`LoopConfig.refill` of those that replace groups without a signal."""
 
 
 class RecipeError(GavelError):
@@ -541,18 +522,15 @@ class RecipeError(GavelError):
 
 def recipe_settings(name: str) -> dict[str, Any]:
     """The settings of a recipe as plain data. Raises `RecipeError`."""
-    for known, settings in RECIPES.items():
-        if name == known:
-            return settings
-    raise RecipeError(f"there is no recipe {name!r}", f"There are: {', '.join(get_args(RecipeName))}.")
+    if name not in RECIPES:
+        raise RecipeError(f"there is no recipe {name!r}", f"There are: {', '.join(RECIPES)}.")
+    return RECIPES[name]
 
 
 def recipe_tables(name: str) -> dict[tuple[str, str], Any]:
     """The settings of a recipe by their paths in a `RunConfig`, those of the loop included. Raises `RecipeError`."""
     found = {("train", key): value for key, value in recipe_settings(name).items()}
-    return found | {
-        ("loop", key): value for own, each in LOOP_SETTINGS.items() if own == name for key, value in each.items()
-    }
+    return found | ({("loop", "refill"): _REFILLED[name]} if name in _REFILLED else {})
 
 
 def recipe(name: RecipeName, **settings: Any) -> TrainConfig:

@@ -6,16 +6,13 @@ It reads the run directory alone, so a run may be training meanwhile. The direct
 is whole, and nothing is ever written over; the same export again returns what is there.
 """
 
-import contextlib
 import json
 import shutil
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from gavel.base.files import new_folder
 from gavel.trainer.config import ExportDtype, ExportForm, PolicySettings
 from gavel.trainer.policy.merged_model import export_dtype, write_merged
 from gavel.trainer.policy.policy import source_of
@@ -24,6 +21,7 @@ from gavel.trainer.runs.checkpoints import (
     EXPORT_MARK,
     Checkpoints,
     ExportError,
+    new_export,
     occupied_error,
     read_export_mark,
 )
@@ -69,7 +67,7 @@ def export_run(
         if read_export_mark(final) == mark:
             return final
         raise occupied_error(final)
-    with _written(final) as directory:
+    with new_export(final) as directory:
         if kept is None and checkpoint is not None:
             _copy_adapter(checkpoint, directory)
         elif kept is not None:
@@ -126,21 +124,6 @@ def _fingerprint(checkpoint: Path | None) -> str:
         return "base"
     hashes: dict[str, str] = json.loads((checkpoint / "manifest.json").read_text())
     return next((value for name, value in hashes.items() if name.startswith("adapter_model")), "")
-
-
-@contextlib.contextmanager
-def _written(final: Path) -> Generator[Path]:
-    """A new folder that becomes `final`. Raises `ExportError`, also when another process is writing it."""
-    try:
-        with new_folder(final, durable=True) as unfinished:
-            yield unfinished
-            if final.exists():
-                raise ExportError(f"{final} has appeared meanwhile", "Name another directory with --out.")
-    except BlockingIOError as error:
-        raise ExportError(f"another process is writing {final}", "Wait for it, or name another --out.") from error
-    except OSError as error:
-        remedy = "Make room, and export again, or name another directory with --out."
-        raise ExportError(f"{final} cannot be written: {error}", remedy) from error
 
 
 def _copy_adapter(checkpoint: Path, directory: Path) -> None:

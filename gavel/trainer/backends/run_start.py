@@ -39,12 +39,10 @@ class RunStart:
         """
         asked, root = model.from_checkpoint, directory.path.parent.parent
         begun = {} if fresh else directory.description()
-        self._copies = Checkpoints(directory.path / START)
-        self._kept = bool(begun)
-        self._source: Path | None = None
+        self._copies, self._pulled = Checkpoints(directory.path / START), directory.path / PULLED
+        self._kept, self._source = bool(begun), self._copies.path(0)
         self.record: dict[str, Any] | None = begun.get("from_checkpoint")
         """The start's entry in model.json; None if the run begins with an adapter that changes nothing."""
-        self._pulled = directory.path / PULLED
         if not begun and asked is not None:
             found = pull_named(asked, self._pulled) if "://" in asked else find_checkpoint(asked, root)
             origin = read_origin(found)
@@ -71,13 +69,13 @@ class RunStart:
                 f"{self._copies.path(0)}, the adapter that the run began with, is damaged or missing",
                 "Start over with --fresh, or give the new run another --name.",
             )
-        start_from(policy, self._copies.path(0) if self._kept or self._source is None else self._source)
+        start_from(policy, self._source)
 
     def keep(self, write: Callable[[Path], None]) -> None:
         """Copies the adapter into the run; `write` as of `Checkpoints.save`."""
         if self.record is not None and not self._kept:
             self._copies.save(0, write)
-            self._kept = True
+            self._kept, self._source = True, self._copies.path(0)
             shutil.rmtree(self._pulled, ignore_errors=True)
 
 

@@ -65,7 +65,7 @@ class _Kept(BaseModel, strict=True, extra="ignore"):
     """The contents of memory.json."""
 
     gradient_checkpointing: bool | None
-    micro_batch_tokens: dict[Literal["with_checkpointing", "without_checkpointing"], PositiveInt]
+    micro_batch_tokens: dict[Literal["with_checkpointing", "without_checkpointing"], PositiveInt] = {}
 
 
 class MemorySettings:
@@ -78,11 +78,10 @@ class MemorySettings:
         """
         self._directory = directory
         self._fit = fit
-        chosen: dict[str, Any] = {"gradient_checkpointing": checkpoints_by_default(device), "micro_batch_tokens": {}}
         try:
             self._is_new = not (described := directory.description(FILE))
             check_format_version(described.get("format_version"), FILE)
-            self._kept = _Kept.model_validate(described or chosen)
+            self._kept = _Kept.model_validate(described or {"gradient_checkpointing": checkpoints_by_default(device)})
         except (RunDirectoryError, ValidationError) as error:
             raise RunDirectoryError(
                 f"{directory.path / FILE} does not hold the memory settings of a run: {error}", _DELETE

@@ -98,12 +98,12 @@ async def deploy(
         try:
             async with asyncio.timeout(deadline), host.plan(record, report) as plan:
                 for resource in plan.resources:
-                    await _make(host, resource, record, report)
+                    await _make(host, resource, report)
                 deployment = Deployment(host, record, *plan.served())
         except DeployError as error:
-            if not record.made or record.id in error.remedy:
+            if record.id in error.remedy:
                 raise
-            ends = f"To give up and remove what was made: gavel undeploy {record.id}"
+            ends = f"To give up, and remove what was made: gavel undeploy {record.id}"
             raise DeployError(error.message, f"{error.remedy}\n       {ends}".lstrip()) from error
         except TimeoutError as error:
             raise DeployError(
@@ -146,7 +146,7 @@ async def undeploy(record: DeploymentRecord, *, report: Report = logger.info) ->
                 "Give the same command again; until it is removed it may cost.",
             ) from error
         shutil.rmtree(record.directory, ignore_errors=True)
-        record.save(state="undeployed", deployed={}, made=False)
+        record.save(state="undeployed", deployed={})
     report(f"{record.id} is removed; it costs nothing more")
 
 
@@ -159,14 +159,11 @@ async def look_up(host: DeployHost, record: DeploymentRecord) -> str:
     return "serving"
 
 
-async def _make(host: DeployHost, resource: Resource, record: DeploymentRecord, report: Report) -> None:
+async def _make(host: DeployHost, resource: Resource, report: Report) -> None:
     """Finds the resource, or creates it, and waits until it is ready."""
 
     async def find_or_make() -> None:
-        is_there = await resource.find() is not None
-        if not record.made:
-            record.save(made=True)
-        if not is_there:
+        if await resource.find() is None:
             report(f"making {resource.what}")
             await resource.make()
 

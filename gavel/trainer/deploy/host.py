@@ -34,9 +34,7 @@ from gavel.trainer.deploy.record import AdapterFacts, DeployError, DeploymentRec
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-HOSTS = {
-    name: f"gavel.trainer.deploy.{name}" for name in ("vllm", "together", "fireworks", "wandb", "huggingface", "ollama")
-}
+HOSTS = {name: f"gavel.trainer.deploy.{name}" for name in ("vllm", "together", "fireworks", "wandb", "huggingface")}
 Report = Callable[[str], None]
 """Hears one line about what is being done, for the user to read."""
 PATIENCE = 120.0

@@ -1,7 +1,7 @@
 """The deployed adapter, and the journal of its deployment: `deployments/<id>.json` in the run directory.
 
     record = open_record(run, address="together", adapter=facts, options={})
-    record.save(made=True)                      before the host is asked to create anything
+    record.save(state="deploying")              before the host is asked to create anything
 
 Whatever is created has the record's deterministic name, and is looked up by it first: a process that was killed goes on
 with what is there. No key is ever written: a record holds the name of its variable.
@@ -113,8 +113,6 @@ class DeploymentRecord(BaseModel):
     """Options of the host, without secrets; the same are used to undeploy."""
     adapter: AdapterFacts
     state: Literal["deploying", "deployed", "undeploying", "undeployed"] = "deploying"
-    made: bool = False
-    """True if the host may have created something."""
     price: str = ""
     """The price stated by the host; empty if it states none."""
     deployed: dict[str, Any] = Field(default_factory=dict)

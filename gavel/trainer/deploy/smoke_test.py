@@ -25,13 +25,13 @@ import torch
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion
 
+from gavel.base.errors import GavelError
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.deploy.host import GOES_ON, Deployment, Report, retry
 from gavel.trainer.deploy.record import AdapterFacts, DeployError
 from gavel.trainer.learner.logprobs import trained_logprobs
-from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.checkpoints import Checkpoints
 
@@ -87,21 +87,27 @@ async def smoke_test(deployment: Deployment, description: Mapping[str, Any], rep
     """
     report("smoke test: loading the policy here …")
     run = deployment.record.path.parents[1]
+    settings: Mapping[str, Any] = description.get("policy") or {}
     try:
-        policy = await asyncio.to_thread(_load, description)
-    except BaseModelError as error:
-        return f"not run: {error.message}"
+        policy = await asyncio.to_thread(
+            lambda: Policy(
+                str(description["base_model"]),
+                LoraSettings.model_validate(description["lora"]),
+                description.get("renderer"),
+                PolicySettings.model_validate({**settings, "loader": "peft"}),
+            )
+        )
+    except (GavelError, OSError, ValueError, RuntimeError, KeyError) as error:
+        return f"not run: the base cannot be loaded here: {str(error).splitlines()[0]}"
+    extra: dict[str, Any] = dict(_UNCUT) if deployment.host.name in _VLLM_HOSTS else {}
+    if kwargs := settings.get("chat_template_kwargs"):
+        extra["chat_template_kwargs"] = kwargs
     try:
         async with asyncio.timeout(_SECONDS), deployment.openai_client() as opened:
             client = opened.with_options(max_retries=0, timeout=_REQUEST_SECONDS)
-            extra: dict[str, Any] = dict(_UNCUT) if deployment.host.name in _VLLM_HOSTS else {}
-            settings: Mapping[str, Any] = description.get("policy") or {}
-            if kwargs := settings.get("chat_template_kwargs"):
-                extra["chat_template_kwargs"] = kwargs
             prompts = [*PROMPTS, *read_recorded_prompts(run)]
             answers = [await _ask(client, deployment, policy, extra, messages) for messages in prompts]
-            candidates = _candidates(run, deployment.record.adapter)
-            finding = await asyncio.to_thread(_test_by_logprobs, policy, candidates, answers)
+            finding = await asyncio.to_thread(_test_by_logprobs, policy, run, deployment.record.adapter, answers)
     except TimeoutError as error:
         raise DeployError(f"the smoke test was not done after {_SECONDS:.0f} s", "Deploy again.") from error
     if finding.served is False:
@@ -115,14 +121,6 @@ async def smoke_test(deployment: Deployment, description: Mapping[str, Any], rep
             f"Look at what the host loaded as {deployment.model_id}.",
         )
     return finding.said
-
-
-def _candidates(run: Path, adapter: AdapterFacts) -> dict[str, Path]:
-    """The step itself, and those kept next to it."""
-    checkpoints = Checkpoints(run / "checkpoints")
-    others = [step for step in checkpoints.steps() if step != adapter.step and checkpoints.is_whole(step)]
-    near = sorted(others, key=lambda step: abs(step - adapter.step))[:_OTHER_STEPS]
-    return {f"step {adapter.step}": adapter.directory, **{f"step {step}": checkpoints.path(step) for step in near}}
 
 
 def read_recorded_prompts(run: Path) -> list[list[dict[str, Any]]]:
@@ -169,8 +167,9 @@ async def _ask(client: AsyncOpenAI, deployment: Deployment, policy: Policy, extr
     return _Answer(prompt_ids, choice.message.content or "", tokens, given, reply.usage and reply.usage.prompt_tokens)
 
 
-def _test_by_logprobs(policy: Policy, candidates: Mapping[str, Path], answers: Sequence[_Answer]) -> "Finding":
-    """Compares the host's log-probs of the tokens whose ids their texts tell, up to the first of several ids."""
+def _test_by_logprobs(policy: Policy, run: Path, adapter: AdapterFacts, answers: Sequence[_Answer]) -> "Finding":
+    """Compares the host's log-probs of the tokens whose ids their texts tell, up to the first of several ids, with
+    those of the step itself, of those kept next to it, and of the base."""
     decoded: list[str] = policy.tokenizer.batch_decode([[token_id] for token_id in range(len(policy.tokenizer))])
     by_text: dict[str, int] = {}
     for token_id, text in enumerate(decoded):
@@ -192,14 +191,17 @@ def _test_by_logprobs(policy: Policy, candidates: Mapping[str, Path], answers: S
     def score() -> list[float]:
         return [value.item() for sequence in sequences for value in trained_logprobs(policy, [sequence])]
 
+    checkpoints, ours = Checkpoints(run / "checkpoints"), f"step {adapter.step}"
+    others = [step for step in checkpoints.steps() if step != adapter.step and checkpoints.is_whole(step)]
+    near = sorted(others, key=lambda step: abs(step - adapter.step))[:_OTHER_STEPS]
     said: dict[str, list[float]] = {}
     with torch.no_grad():
-        for name, directory in candidates.items():
+        for name, directory in (ours, adapter.directory), *((f"step {step}", checkpoints.path(step)) for step in near):
             policy.load_adapter(directory)
             said[name] = score()
         with policy.with_weights(None):
             said[BASE] = score()
-    return compare_logprobs(host, next(iter(candidates)), said)
+    return compare_logprobs(host, ours, said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,22 +218,19 @@ def compare_logprobs(host: Sequence[float], ours: str, candidates: Mapping[str, 
     """`host` and each of `candidates` `[T]`; `ours` is the name of the one that was deployed."""
     served = torch.tensor(host, dtype=torch.float64)
     given = {name: torch.tensor(values, dtype=torch.float64) for name, values in candidates.items()}
-    adapter = given[ours]
-    off = {name: (served - values).square().mean().sqrt().item() for name, values in given.items()}
-    noise = min(off.values())
-    nearest = min(off, key=lambda name: (off[name], name != ours))
+    adapter = given.pop(ours)
+    off = {name: (served - values).square().mean().sqrt().item() for name, values in {ours: adapter, **given}.items()}
+    nearest = min(off, key=lambda name: off[name])  # ours among equals
     mean_off = (served - adapter).abs().mean().item()
     untold: list[str] = []
     for name, values in given.items():
         apart = adapter - values
         square = apart.square().sum().item()
-        if name == ours:
-            continue
         if square <= len(host) * _SAME**2:
             untold.append(name)
             continue
         share = ((served - values) * apart).sum().item() / square
-        error = _ERRORS * noise / math.sqrt(square)
+        error = _ERRORS * off[nearest] / math.sqrt(square)
         if nearest != ours and share + error < _HALF:
             return Finding(
                 False, f"it serves {nearest}, not {ours} ({off[nearest]:.2g} nats from that, {off[ours]:.2g})"
@@ -245,18 +244,3 @@ def compare_logprobs(host: Sequence[float], ours: str, candidates: Mapping[str, 
     if untold:
         return Finding(None, f"within {mean_off:.2g} nats, {ours} cannot be told from {', '.join(untold)}")
     return Finding(True, f"it serves {ours}: {len(host)} log-probs are within {mean_off:.2g} nats on average")
-
-
-def _load(description: Mapping[str, Any]) -> Policy:
-    """`description` as in model.json. Raises `BaseModelError` when the base cannot be loaded here."""
-    base_model = str(description["base_model"])
-    try:
-        settings = PolicySettings.model_validate({**(description.get("policy") or {}), "loader": "peft"})
-        return Policy(
-            base_model, LoraSettings.model_validate(description["lora"]), description.get("renderer"), settings
-        )
-    except (OSError, ValueError, RuntimeError, KeyError, torch.OutOfMemoryError) as error:
-        raise BaseModelError(
-            f"{base_model} cannot be loaded here: {str(error).splitlines()[0]}",
-            "Deploy from a machine that has it, or without the smoke test.",
-        ) from error

@@ -7,16 +7,16 @@ Base, adapter and caches are counted on the meta device, and the learner's passe
 `learner_bytes`. What settings share is counted once. Of a device's memory `MARGIN` is left for what is not a tensor
 (the CUDA context, fragments).
 
-Whether a norm or an MLP is fused is found by running a small copy of it, as for a real policy.
+Whether an MLP is fused is found by running a small copy of it, as for a real policy.
 """
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -46,8 +46,6 @@ from gavel.trainer.policy.loading import (
 )
 from gavel.trainer.policy.policy import Policy, add_adapter, load_config, storage_bytes
 from gavel.trainer.run_config import RunConfig
-
-_T = TypeVar("_T")
 
 
 @contextlib.contextmanager
@@ -110,8 +108,8 @@ class PlannedPolicy(Policy):
             if quantized:
                 self.base_bytes = self.quantized_bytes
             self.parameter_count: int = base.num_parameters()
-            fuse_norms(torch.nn.ModuleList(_find_fusible(base, "RMSNorm", fuse_norms, _small_norm)))
-            fuse_mlps(torch.nn.ModuleList(_find_fusible(base, "MLP", fuse_mlps, _small_mlp)))
+            fuse_norms(base)
+            fuse_mlps(torch.nn.ModuleList(each for each in base.modules() if _is_fusible(each)))
             self.model = add_adapter(base, lora, plain=not quantized)
             self.model.eval()
             self.spans = None
@@ -126,7 +124,7 @@ class PlannedPolicy(Policy):
             if isinstance(layer, GradientCheckpointingLayer):
                 # `as_on` does not reach a layer's recomputation
                 both = lambda: (contextlib.nullcontext(), _FusedAttention())  # noqa: E731
-                again = partial(checkpoint, use_reentrant=False, context_fn=both)
+                again = functools.partial(checkpoint, use_reentrant=False, context_fn=both)
                 layer._gradient_checkpointing_func = again  # type: ignore[assignment]
 
 
@@ -146,42 +144,17 @@ def _nf4_bytes(layer: torch.nn.Linear) -> int:
     return weights // 2 + weights // 64 + weights // (64 * 64)
 
 
-def _find_fusible(
-    model: torch.nn.Module,
-    name: str,
-    fuse: Callable[[torch.nn.ModuleList], Any],
-    small_copy: Callable[[Any], torch.nn.Module],
-) -> list[torch.nn.Module]:
-    """The modules whose class is named so, of each kind whose fused form is equal in a small copy."""
-    found: list[torch.nn.Module] = []
-    verdicts: dict[tuple[Any, ...], bool] = {}
-    for module in model.modules():
-        if type(module).__name__.endswith(name):
-            weight: Any = getattr(module, "weight", None)
-            kind = type(module), getattr(weight, "shape", None), getattr(weight, "dtype", None)
-            if kind not in verdicts:
-                with torch.device("cpu"):
-                    verdicts[kind] = bool(fuse(torch.nn.ModuleList([small_copy(module)])))
-            if verdicts[kind]:
-                found.append(module)
-    return found
-
-
-def _small_norm(module: Any) -> torch.nn.Module:
-    small = copy.deepcopy(module).to_empty(device="cpu")
-    if isinstance(getattr(small, "weight", None), torch.nn.Parameter):
-        torch.nn.init.ones_(small.weight)
-    return small
-
-
-def _small_mlp(module: torch.nn.Module) -> torch.nn.Module:
-    """The module with linear layers of a few rows and columns."""
+def _is_fusible(module: torch.nn.Module) -> bool:
+    """Whether an MLP with linear layers of a few rows and columns, and real values, is fused."""
+    if not type(module).__name__.endswith("MLP"):
+        return False
     small = copy.copy(module)
-    small._modules = {
-        name: torch.nn.Linear(_SMALL, _SMALL) if isinstance(child, torch.nn.Linear | Conv1D) else child
-        for name, child in module._modules.items()
-    }
-    return small
+    with torch.device("cpu"):
+        small._modules = {
+            name: torch.nn.Linear(_SMALL, _SMALL) if isinstance(child, torch.nn.Linear | Conv1D) else child
+            for name, child in module._modules.items()
+        }
+        return bool(fuse_mlps(torch.nn.ModuleList([small])))
 
 
 _COUNTED = 4096, 8192
@@ -262,31 +235,22 @@ class MemoryNeeds:
         """Raises `BaseModelError` for a model whose config cannot be read or that cannot be trained."""
         self.config = load_config(base_model)
         self.device = device
-        self._known: dict[tuple[object, ...], Any] = {}
-
-    def _once(self, make: Callable[..., _T], run: RunConfig, *more: Any) -> _T:
-        """What depends on the model's settings, and on `more`."""
-        key = make.__name__, run.model.lora.model_dump_json(), run.model.policy.model_dump_json(), *more
-        if key not in self._known:
-            self._known[key] = make(run, *more)
-        return self._known[key]
+        self._policies: dict[str, PlannedPolicy] = {}
+        self._cache_of = functools.cache(self._count_cache)
+        self.passes = functools.cache(
+            lambda policy, checkpointing: learner_bytes(policy, device=device.kind, checkpointing=checkpointing)
+        )
+        """Of a step of the learner beside base and adapter, by policy and whether it checkpoints."""
 
     def policy(self, run: RunConfig) -> PlannedPolicy:
         """The model of the run, without weights. Raises `BaseModelError` for a model that cannot be trained."""
-        return self._once(self._make_policy, run)
-
-    def _make_policy(self, run: RunConfig) -> PlannedPolicy:
         lora, settings = run.model.lora, run.model.policy
-        check_settings(settings, lora, sharded=False)
-        dtype = dtype_of(settings, self.device.kind)
-        return PlannedPolicy(self.config, lora, dtype, quantized=settings.quantization is not None)
-
-    def passes(self, run: RunConfig, *, checkpointing: bool) -> PassBytes:
-        """A step of the learner, beside base and adapter."""
-        return self._once(self._count_step, run, checkpointing)
-
-    def _count_step(self, run: RunConfig, checkpointing: bool) -> PassBytes:
-        return learner_bytes(self.policy(run), device=self.device.kind, checkpointing=checkpointing)
+        key = lora.model_dump_json() + settings.model_dump_json()
+        if key not in self._policies:
+            check_settings(settings, lora, sharded=False)
+            dtype, quantized = dtype_of(settings, self.device.kind), settings.quantization is not None
+            self._policies[key] = PlannedPolicy(self.config, lora, dtype, quantized=quantized)
+        return self._policies[key]
 
     def of(self, run: RunConfig) -> Needs:
         policy, backend, train, kind = self.policy(run), run.backend, run.train, self.device.kind
@@ -297,10 +261,10 @@ class MemoryNeeds:
         by_default = checkpoints_by_default(kind) is not False
         checkpointing = by_default if train.gradient_checkpointing is None else train.gradient_checkpointing
         context = self._context(run, usable - base - adapter)
-        conversation = self._conversation(run, context)
+        conversation = self._conversation(policy, context)
         sampler, held, conversations, lacking = self._sampler(run, context, usable - base - adapter, conversation)
         left = usable - base - adapter - held
-        passes = self.passes(run, checkpointing=checkpointing)
+        passes: PassBytes = self.passes(policy, checkpointing)
         tokens = train.micro_batch_tokens or fitting_tokens(passes, left / (1 - MARGIN), kind)
         longest = max(tokens, context)
         needed = base + adapter + held + passes.of(longest)
@@ -320,26 +284,26 @@ class MemoryNeeds:
             missing=max(0, needed - usable) + lacking,
         )
 
-    def _conversation(self, run: RunConfig, tokens: int) -> int:
+    def _conversation(self, policy: PlannedPolicy, tokens: int) -> int:
         """Bytes of the cache of a conversation: of its first token, and as many again for each further one."""
-        first, further = self._once(self._count_cache, run)
-        return first + further * (tokens - 1)
+        first, second = self._cache_of(policy)
+        return first + (second - first) * (tokens - 1)
 
-    def _count_cache(self, run: RunConfig) -> tuple[int, int]:
-        policy = self.policy(run)
+    def _count_cache(self, policy: PlannedPolicy) -> list[int]:
+        """Of one token, and of two."""
         decoder = text_decoder(policy.model.get_base_model())
         read: Any = SimpleNamespace(device=torch.device("meta"), get_decoder=lambda: decoder)
         with as_on(self.device.kind), policy.model.disable_adapter():
-            one, two = (slot_bytes(read, count) for count in (1, 2))
-        return one, two - one
+            return [slot_bytes(read, count) for count in (1, 2)]
 
     def _context(self, run: RunConfig, free: int) -> int:
         """By the rules of the backend: the model's own, bounded by memory, where none is asked for."""
-        most, asked = self.policy(run).max_context, run.backend.max_context
+        policy, asked = self.policy(run), run.backend.max_context
+        most = policy.max_context
         if asked is not None or run.backend.engine != "transformers":
             return min(asked or most, most)
         share = max(0, round(free * SHARE_OF_MEMORY[self.device.kind]))
-        return shared_context(share, most, run.backend.slots, self._conversation(run, most), self.device.kind)
+        return shared_context(share, most, run.backend.slots, self._conversation(policy, most), self.device.kind)
 
     def _sampler(self, run: RunConfig, context: int, free: int, conversation: int) -> tuple[str, int, int, int]:
         """The engine's name, its bytes, the conversations that it holds, and the bytes that vLLM's share lacks.

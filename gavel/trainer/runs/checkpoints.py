@@ -7,16 +7,18 @@ were; deleting renames first. What is written may be proven before the renaming 
 newest, and the best by a metric.
 """
 
+import contextlib
 import json
 import logging
+import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from gavel.base.errors import GavelError
-from gavel.base.files import file_sha256, sync, sync_all, write_atomically
+from gavel.base.files import file_sha256, new_folder, sync, sync_all, write_atomically
 
 
 def steps_to_keep(saved: Sequence[int], values: Mapping[int, object], *, keep_last: int, keep_best: int) -> set[int]:
@@ -152,6 +154,21 @@ class ExportError(GavelError):
 def read_export_mark(directory: Path) -> dict[str, Any] | None:
     """The export's record in a directory; None if it is not an export."""
     return read_object(directory / EXPORT_MARK) or None
+
+
+@contextlib.contextmanager
+def new_export(final: Path) -> Generator[Path]:
+    """A new folder that becomes `final`. Raises `ExportError`, also when another process is writing it."""
+    try:
+        with new_folder(final, durable=True) as unfinished:
+            yield unfinished
+            if os.path.lexists(final):
+                raise ExportError(f"{final} has appeared meanwhile", "Name another directory with --out.")
+    except BlockingIOError as error:
+        raise ExportError(f"another process is writing {final}", "Wait for it, or name another --out.") from error
+    except OSError as error:
+        remedy = "Make room, and export again, or name another directory with --out."
+        raise ExportError(f"{final} cannot be written: {error}", remedy) from error
 
 
 def occupied_error(directory: Path) -> ExportError:

@@ -38,8 +38,6 @@ START = "start"
 """Holds the adapter that a run began with, if that is another run's."""
 PULLED = ".pulled"
 """Holds what has arrived of a checkpoint that is being pulled from a store."""
-ORIGIN = "gavel_origin.json"
-"""File in a checkpoint copied from another machine: the origin that the run records."""
 _LONGEST_NAME = 255
 _REORDERED = "the same in another order"
 _HASH = re.compile("@[0-9a-f]{12}$")
@@ -172,10 +170,7 @@ def read_description(file: Path) -> dict[str, Any]:
 
 
 def read_origin(checkpoint: Path) -> dict[str, Any]:
-    """Its `run`, `step` and `base_model`; of a copy from another machine also how it was `named` there and its
-    `directory`. Empty for an adapter of no run."""
-    if (checkpoint / ORIGIN).is_file():
-        return {name: value for name, value in read_description(checkpoint / ORIGIN).items() if value is not None}
+    """Its `run`, `step` and `base_model`; empty for an adapter of no run."""
     file = checkpoint.parent.parent / "model.json"
     if checkpoint.parent.name != "checkpoints" or not file.is_file():
         return {}

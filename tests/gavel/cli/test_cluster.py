@@ -33,12 +33,10 @@ def gavel(*arguments: str, typed: str | None = None):
 def test_a_cluster_from_its_price_to_its_end(cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_1234567")
     arguments = ["up", "mine", "--port", str(free_port()), "--secret", "HF_TOKEN"]
-    told = gavel(*arguments, "--dry-run")
-    assert told.exit_code == 0, told.output
-    assert "mine: 2.49 USD an hour while it is on; stopped after 30 idle minutes" in told.stderr
-    assert ClusterRecord.find("mine") is None
     refused = gavel(*arguments, typed="n\n")
+    assert "mine: 2.49 USD an hour while it is on; stopped after 30 idle minutes" in refused.stderr
     assert "nothing was started" in str(refused.exception)
+    assert ClusterRecord.find("mine") is None
     assert "nothing was started" in str(gavel(*arguments).exception)  # no terminal to ask at
     assert not list(cloud.home.glob("*.json"))
     up = gavel(*arguments, typed="y\n")

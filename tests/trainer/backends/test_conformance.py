@@ -205,12 +205,16 @@ async def test_a_prompted_model_s_trajectories_and_the_settings_of_a_run_are_kep
 
 
 @pytest.mark.parametrize("named", ["directory", "run"])
-async def test_a_run_begins_with_a_checkpoint_of_this_machine(kind, named, tmp_path, monkeypatch):
+async def test_a_run_begins_with_a_checkpoint_of_the_backend_s_machine(kind, named, tmp_path, monkeypatch):
     monkeypatch.setenv("GAVEL_RUNS", str(tmp_path / "here"))
     async with a_checkpoint(tmp_path / "here") as adapter:
         start = str(adapter) if named == "directory" else "tests/first@1"
-        if kind.startswith("local") and named == "run":
-            shutil.copytree(tmp_path / "here", tmp_path / "there")
+        if named == "run":
+            if not kind.startswith("local"):
+                async with a_backend(kind, tmp_path / "there") as backend:
+                    with pytest.raises(NamedCheckpointError, match=r"(?s)is on this machine.*gavel push"):
+                        await a_model("second", from_checkpoint=start).register(backend)
+            shutil.copytree(tmp_path / "here", tmp_path / "there", dirs_exist_ok=True)
         async with a_run(kind, tmp_path / "there", "second", start):
             pass
         kept = tmp_path / "there" / "tests" / "second" / "start" / "000000" / "adapter_model.safetensors"
@@ -222,7 +226,6 @@ async def test_a_run_begins_with_a_checkpoint_of_this_machine(kind, named, tmp_p
     async with a_backend(kind, tmp_path / "there") as backend:
         with pytest.raises(RunDirectoryError, match="was begun from"):
             await a_model("second", from_checkpoint="tests/other").register(backend)
-    assert not list((tmp_path / "there").glob(".backend/adapter-*"))
 
 
 @pytest.mark.parametrize("reference", ["directory", "start"])
@@ -243,7 +246,7 @@ async def test_a_divergence_is_from_an_adapter_of_this_machine_or_from_the_start
         assert (await model.train([await a_group(model, 0.0, 1.0)], config)).step == 2
 
 
-async def test_a_run_begins_with_a_checkpoint_of_the_backend_s_machine_and_mistakes_are_told(kind, tmp_path):
+async def test_a_run_begins_with_another_one_s_checkpoint_and_mistakes_are_told(kind, tmp_path):
     async with a_run(kind, tmp_path) as (model, backend):
         await model.train([await a_group(model, 0.0, 1.0)], TrainConfig(learning_rate=1e-2))
         fork = a_model("fork", from_checkpoint="tests/clerk@1")

@@ -18,10 +18,8 @@ from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.fakes import vllm, wandb
 from tests.trainer.deploy.fakes.fireworks import ACCOUNT, FakeFireworks
 from tests.trainer.deploy.fakes.huggingface import FakeEndpoints
-from tests.trainer.deploy.fakes.ollama import FakeOllama
 from tests.trainer.deploy.fakes.scripted import KEY, ScriptedHost
 from tests.trainer.deploy.fakes.together import BASE, PROJECT, FakeTogether
-from tests.trainer.deploy.trained_run import make_run
 
 
 def plain_run(root: Path, base: str) -> Path:
@@ -39,13 +37,12 @@ def _change_of(call: Call) -> str | None:
 class Target:
     address: str
     environment: dict[str, str]
-    key: str | None
+    key: str
     servers: list[ScriptedHost | FakeHub]
     made: Callable[[], list[str]]
     """What was created there, each time that it was."""
     left: Callable[[], int]
     base: str = BASE
-    run: Callable[[Path, str], Path] = plain_run
     change_of: Callable[[Call], str | None] = _change_of
     """What a request changes at the host; None: nothing."""
 
@@ -106,18 +103,8 @@ def _wandb(fakes: ExitStack) -> Target:
     )  # fmt: skip
 
 
-def _ollama(fakes: ExitStack) -> Target:
-    fake = fakes.enter_context(closing(FakeOllama()))
-    return Target(
-        "ollama", {"OLLAMA_HOST": fake.url}, None, [fake], lambda: fake.made, lambda: len(fake.models),
-        run=lambda root, base: make_run(root),  # its weights are merged
-        change_of=lambda call: None if call.path == "/api/show" else _change_of(call),
-    )  # fmt: skip
-
-
 MAKERS = {
     "vllm": _vllm, "together": _together, "fireworks": _fireworks, "huggingface": _huggingface, "wandb": _wandb,
-    "ollama": _ollama,
 }  # fmt: skip
 
 
@@ -129,9 +116,8 @@ def target_of(host: str) -> Generator[Target]:
         yield MAKERS[host](fakes)
 
 
-SLOW = ("wandb", "ollama")
-"""The SDK of the one starts a process of its own; the other merges a real model."""
-EVERY_HOST = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in MAKERS]
+EVERY_HOST = [pytest.param(name, marks=[pytest.mark.slow] if name == "wandb" else []) for name in MAKERS]
+"""The SDK of W&B starts a process of its own."""
 
 
 def ask_at_once(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:

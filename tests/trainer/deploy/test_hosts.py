@@ -1,6 +1,5 @@
-"""What only one host does: Together, Fireworks, Hugging Face, W&B Inference, Ollama and a vLLM of one's own."""
+"""What only one host does: Together, Fireworks, Hugging Face, W&B Inference and a vLLM of one's own."""
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -258,37 +257,6 @@ async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(wandb, run,
     weights = wandb.files[f"/files/{artifact['id']}/adapter_model.safetensors"]
     assert weights == qwen.files()[1].read_bytes()
     assert deployment.model_id == f"wandb-artifact:///desk/serving/{name}:step12"
-
-
-@pytest.mark.slow  # it merges a real model
-async def test_a_merged_model_is_sent_once_and_converted_by_the_server(tmp_path, monkeypatch):
-    run = make_run(tmp_path)
-    with opened("ollama", monkeypatch) as target:
-        (ollama,) = target.servers
-        with monkeypatch.context() as patched:
-            patched.setattr("gavel.trainer.deploy.ollama._CONVERTED", ("Llama",))
-            with pytest.raises(DeployError, match="does not convert Qwen3ForCausalLM") as refusal:
-                await put("ollama", run, facts_of(run, 12))
-            assert "convert_hf_to_gguf.py" in refusal.value.remedy
-            assert not ollama.blobs
-        ollama.fails_with = "no space left on device"
-        with pytest.raises(DeployError, match="no space left on device"):
-            await put("ollama", run, facts_of(run, 12))
-        sent, ollama.fails_with = ollama.count("POST /api/blobs"), ""
-        deployment = await put("ollama", run, facts_of(run, 12))
-        name = deployment.model_id
-        files = ollama.models[name]["files"]
-        assert {"config.json", "tokenizer.json", "model.safetensors"} <= files.keys()
-        assert json.loads(ollama.blobs[files["config.json"]])["architectures"] == ["Qwen3ForCausalLM"]
-        assert deployment.base_url == f"{ollama.url}/v1"
-        assert {path.suffix for path in (run / "deployments").iterdir()} <= {".json", ".lock"}
-        ollama.models.clear()
-        await put("ollama", run, facts_of(run, 12))
-        assert ollama.made == [name, name]
-        assert ollama.count("POST /api/blobs") == sent
-        quantized = await put("ollama", run, facts_of(run, 12), quantize="q8_0")
-        assert quantized.model_id.endswith(":q8_0")
-        assert ollama.models[quantized.model_id]["quantize"] == "q8_0"
 
 
 @pytest.fixture

@@ -32,9 +32,9 @@ def test_names_are_the_same_at_every_attempt_and_differ_by_weights(run: Path, ad
 
 def test_other_options_go_on_with_the_same_deployment(run: Path, adapter: AdapterFacts) -> None:
     first = opened(run, adapter, a=1)
-    first.save(made=True)
+    first.save(price="1 USD")
     again = opened(run, adapter, a=2)
-    assert (again.id, again.made, again.options) == (first.id, True, {"a": 2})
+    assert (again.id, again.price, again.options) == (first.id, "1 USD", {"a": 2})
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format_version": 2}'])
@@ -100,7 +100,6 @@ def test_spellings_of_one_place_are_one_deployment(spellings, place, monkeypatch
         ("fireworks:https://app.fireworks.ai/desk", {}, "fireworks:ACCOUNT"),
         ("fireworks:desk", {"idle_minutes": 1}, "5"),
         ("wandb:desk", {}, "wandb:TEAM/PROJECT"),
-        ("ollama", {"quantize": "q9"}, "q8_0"),
     ],
 )
 def test_a_place_or_an_option_that_is_none_is_refused(address: str, options: dict[str, object], remedy: str) -> None:
@@ -109,7 +108,7 @@ def test_a_place_or_an_option_that_is_none_is_refused(address: str, options: dic
     assert remedy in refusal.value.remedy
 
 
-@pytest.mark.parametrize("address", ["together", "fireworks:desk", "ollama"])
+@pytest.mark.parametrize("address", ["together", "fireworks:desk"])
 async def test_without_its_package_a_host_says_what_to_install(run, adapter, address, monkeypatch):
     monkeypatch.setitem(sys.modules, address.partition(":")[0], None)
     with pytest.raises(DeployError) as refusal:

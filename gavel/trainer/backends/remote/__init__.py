@@ -4,6 +4,6 @@
     await model.register(backend)
     result = await model.train(groups)
 
-`client` is the backend, `connection` its requests and the parts of the files that it uploads, sent again until the
-server has answered, and `wire` what both sides say.
+`client` is the backend, `connection` its requests, sent again until the server has answered, and `wire` what both
+sides say.
 """

@@ -7,14 +7,13 @@ line was cut, or because the server or this process was restarted, it is the sam
 import asyncio
 import hashlib
 import json
+import logging
 import math
 import os
-import shutil
 import tempfile
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -23,29 +22,29 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
-from gavel.trainer.backends.remote.connection import Connection, hash_parts, model_path
+from gavel.trainer.backends.remote.connection import Connection, model_path
 from gavel.trainer.backends.remote.wire import (
-    ADAPTER_FILES,
     KEY_VARIABLE,
     URL_VARIABLE,
     Job,
     JobState,
-    KeptRun,
     Kind,
     ModelState,
     RemoteBackendError,
-    SentAdapter,
     checked_key,
     checked_url,
+    pack_groups,
 )
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.runs.checkpoints import ExportError, occupied_error, read_export_mark
-from gavel.trainer.runs.run_directory import find_checkpoint, names_something, read_origin, run_path, runs_root
+from gavel.trainer.runs.checkpoints import new_export, occupied_error, read_export_mark
+from gavel.trainer.runs.run_directory import NamedCheckpointError, names_something, run_path, runs_root
+
+logger = logging.getLogger(__name__)
 
 
 def fetch_directory(connection: Connection, path: str, files: Mapping[str, str], target: Path) -> None:
-    """Fetches `files` (their SHA-256 by name) from `path` into `target`, going on where an earlier call was cut off.
+    """Fetches `files` (their SHA-256 by name) from `path` into `target`.
 
     Raises `ExportError` when something else is there, or it cannot be written, and `RemoteBackendError`.
     """
@@ -53,47 +52,19 @@ def fetch_directory(connection: Connection, path: str, files: Mapping[str, str],
         if all((target / name).is_file() and file_sha256(target / name) == sha256 for name, sha256 in files.items()):
             return
         raise occupied_error(target)
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    try:
+    with new_export(target) as unfinished:
         for name, sha256 in files.items():
             file = unfinished / name
             if not is_inside(unfinished, file):
                 raise RemoteBackendError(f"the server names a file outside the export: {name}", "Is it to be trusted?")
-            for _ in range(2):
-                if file.is_file() and file_sha256(file) == sha256:
-                    break
-                connection.fetch(f"{path}/{name}", file)
-                if file_sha256(file) == sha256:
-                    break
-                file.unlink()  # it went on with the beginning of another one
-            else:
+            connection.fetch(f"{path}/{name}", file)
+            if file_sha256(file) != sha256:
                 raise RemoteBackendError(f"{name} arrived with another SHA-256", "Export it again.")
-        for file in [file for file in unfinished.rglob("*") if file.is_file()]:
-            if file.relative_to(unfinished).as_posix() not in files:
-                file.unlink()  # of another export that was cut off
-        unfinished.rename(target)
-    except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise ExportError(f"{target} cannot be written: {error}", "Make room, or name another directory.") from error
 
 
 def _check_export(target: Path) -> None:
     if os.path.lexists(target) and read_export_mark(target) is None:
         raise occupied_error(target)
-
-
-def find_local_start(named: str, root: Path) -> SentAdapter | None:
-    """The checkpoint that a run is to begin with; None for a name that is nothing here, so that of one on the server.
-
-    Raises `NamedCheckpointError` for a run or directory without a whole checkpoint.
-    """
-    if not names_something(named, root):
-        return None
-    directory = find_checkpoint(named, root)
-    parts = {name: hash_parts(directory / name) for name in ADAPTER_FILES if (directory / name).is_file()}
-    return SentAdapter.model_validate(
-        {**read_origin(directory), "named": named, "directory": str(directory), "parts": parts}
-    )
 
 
 _REPEATED: frozenset[Kind] = frozenset({"train", "train_sft"})
@@ -128,15 +99,22 @@ class RemoteBackend:
     async def register(self, model: ModelSpec) -> None:
         """Makes the model ready there. What this client, or another one, left running is waited for first.
 
-        A checkpoint to begin with that is on this machine is uploaded; another one is looked for there.
+        A checkpoint to begin with is one of there, or in a store.
         """
         run_path(Path(), *model.key)  # a name that no run can have is told before it is part of an address
         trainable = isinstance(model, TrainableSpec)
         fields = set(TrainableSpec.model_fields if trainable else ModelSpec.model_fields)
         spec = model.model_dump(mode="json", include=fields)
         asked = model.from_checkpoint if isinstance(model, TrainableSpec) else None
-        start = await asyncio.to_thread(find_local_start, asked, runs_root()) if asked else None
-        await self._run(model, "register", {"spec": spec, "trainable": trainable}, adapter=start)
+        if is_here := asked is not None and names_something(asked, runs_root()):
+            logger.warning("%s is looked up at %s, not on this machine", asked, self._url)
+        try:
+            await self._run(model, "register", {"spec": spec, "trainable": trainable})
+        except NamedCheckpointError as error:
+            if not is_here:
+                raise
+            remedy = f"Push it to a store, and begin with that: gavel push {asked} s3://BUCKET (docs/elsewhere.md)."
+            raise NamedCheckpointError(f"{asked} is on this machine, not on that of the backend", remedy) from error
 
     async def find(self, project: str, name: str) -> TrainableSpec:
         """A run that is kept there, for `export`, `push` and `history`; whoever trains it goes on.
@@ -144,10 +122,9 @@ class RemoteBackend:
         Nothing is registered or loaded there. Raises `NotRegisteredError` where there is no such run.
         """
         run_path(Path(), project, name)
-        kept = KeptRun.model_validate(await asyncio.to_thread(self.connection.get, model_path((project, name))))
-        fields = described_fields(kept.description)
-        spec = TrainableSpec.model_validate(fields | {"project": project, "name": name})
-        steps = kept.checkpoints
+        kept: dict[str, Any] = await asyncio.to_thread(self.connection.get, model_path((project, name)))
+        spec = TrainableSpec.model_validate(described_fields(kept) | {"project": project, "name": name})
+        steps = kept["checkpoints"]
         self._states[spec.key] = ModelState(step=steps[-1] if steps else 0, versions=1, checkpoints=steps)
         return spec
 
@@ -253,11 +230,10 @@ class RemoteBackend:
         kind: Kind,
         arguments: dict[str, Any],
         groups: list[TrajectoryGroup] | None = None,
-        adapter: SentAdapter | None = None,
     ) -> JobState:
         abandoned = threading.Event()
         try:
-            return await asyncio.to_thread(self._run_now, model, kind, arguments, groups, adapter, abandoned)
+            return await asyncio.to_thread(self._run_now, model, kind, arguments, groups, abandoned)
         except asyncio.CancelledError:
             abandoned.set()  # the same call again finds the same job
             raise
@@ -268,48 +244,37 @@ class RemoteBackend:
         kind: Kind,
         arguments: dict[str, Any],
         groups: list[TrajectoryGroup] | None = None,
-        adapter: SentAdapter | None = None,
         abandoned: threading.Event | None = None,
     ) -> JobState:
         abandoned = abandoned or threading.Event()
         step = None if kind == "register" else self._state(model).step
-        files: dict[Path, list[str]] = {}
-        if adapter is not None:
-            files = {Path(adapter.directory, name): parts for name, parts in adapter.parts.items()}
-        arguments, upload = canonical(arguments), list[str]()
-        with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
-            if groups is not None:
-                store = TrajectoryStore(Path(directory, "groups.jsonl.zst"))
-                store.extend(groups)
-                files[store.path] = upload = hash_parts(store.path)
-            job = Job(
-                id=uuid.uuid4().hex, kind=kind, writer=self._writer, upload=upload, adapter=adapter, arguments=arguments
-            )
-            if kind in _REPEATED:
-                job = job.model_copy(update={"step": step})
-                work = json.dumps([*model.key, job.model_dump(mode="json", exclude={"id", "writer"})], sort_keys=True)
-                job = job.model_copy(update={"id": hashlib.sha256(work.encode()).hexdigest()})
-            state = self.connection.run(model.key, job, files, abandoned)
+        content = b"" if groups is None else pack_groups(groups)
+        job = Job(
+            id=uuid.uuid4().hex,
+            kind=kind,
+            writer=self._writer,
+            groups=hashlib.sha256(content).hexdigest() if content else "",
+            arguments=canonical(arguments),
+        )
+        if kind in _REPEATED:
+            job = job.model_copy(update={"step": step})
+            work = json.dumps([*model.key, job.model_dump(mode="json", exclude={"id", "writer"})], sort_keys=True)
+            job = job.model_copy(update={"id": hashlib.sha256(work.encode()).hexdigest()})
+        state = self.connection.run(model.key, job, content, abandoned)
         if state.model is not None and not abandoned.is_set():
             self._states[model.key] = state.model
         return state
 
 
 def canonical(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as the server parses them; numbers of other libraries are plain, those not finite become null.
+    """The arguments as the server parses them; numbers that are not finite become null.
 
     Raises `RemoteBackendError` for what JSON cannot hold.
     """
     try:
-        return json.loads(json.dumps(arguments, default=_plain), parse_constant=lambda _: None)
+        return json.loads(json.dumps(arguments), parse_constant=lambda _: None)
     except (TypeError, ValueError) as error:
         raise RemoteBackendError(f"an argument cannot be sent: {error}", "Give numbers, strings, lists.") from error
-
-
-def _plain(value: object) -> int | float:
-    if isinstance(value, Real):
-        return int(value) if isinstance(value, Integral) else float(value)
-    raise TypeError(f"{value!r:.80} is no number and no string")
 
 
 def _train_result(state: JobState) -> TrainResult:

@@ -1,17 +1,16 @@
 """Requests to a server of the remote backend, sent again until they succeed, for as long as the client is patient.
 
-A line that is cut and a server that restarts or is busy cost time alone: jobs and the parts of uploads are known by
-their hashes. What no later attempt can mend is raised at once: a certificate that is not trusted, an answer that no
-server of `gavel backend` gives.
+A line that is cut and a server that restarts or is busy cost time alone: a job is known by its id. What no later
+attempt can mend is raised at once: a certificate that is not trusted, an answer that no server of `gavel backend`
+gives.
 """
 
-import hashlib
+import io
 import logging
 import ssl
 import threading
 import weakref
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -29,23 +28,14 @@ from tenacity import (
 
 from gavel.base.network import is_on_this_machine
 from gavel.trainer.backends.remote.wire import (
-    PART_BYTES,
     PROTOCOL,
     PROTOCOL_HEADER,
     WAIT_SECONDS,
-    DamagedUploadError,
     Fault,
     Job,
     JobState,
     RemoteBackendError,
 )
-
-
-def hash_parts(file: Path) -> list[str]:
-    """SHA-256 of each part of a file."""
-    with file.open("rb") as stream:
-        return [hashlib.sha256(part).hexdigest() for part in iter(lambda: stream.read(PART_BYTES), b"")]
-
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -73,8 +63,6 @@ _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 6 * WAIT_SECONDS
 """Seconds without a byte after which a connection counts as broken."""
-_UPLOADS = 3
-"""Times that the parts of a job are sent which do not arrive, or arrive altered."""
 
 
 class Connection:
@@ -103,18 +91,16 @@ class Connection:
             call.set()
         self._client.close()
 
-    def run(
-        self, key: tuple[str, str], job: Job, files: Mapping[Path, list[str]], abandoned: threading.Event
-    ) -> JobState:
-        """Sends the job and the parts of its `files` that the server lacks, and waits until it is done.
+    def run(self, key: tuple[str, str], job: Job, groups: bytes, abandoned: threading.Event) -> JobState:
+        """Sends the job with its groups, and waits until it is done.
 
         Raises what it failed with, and `RemoteBackendError` soon after `abandoned` is set.
         """
         self._calls.add(abandoned)
-        path = f"{model_path(key)}/jobs"
+        path, content = f"{model_path(key)}/jobs", job.model_dump_json().encode() + b"\n" + groups
 
         def submit() -> JobState:
-            answer = self._client.post(path, json=job.model_dump(mode="json"))
+            answer = self._client.post(path, content=io.BytesIO(content))  # bytes are copied whole at each send
             return JobState.model_validate(self._check_answer(answer).json())
 
         def wait() -> JobState | None:
@@ -123,18 +109,8 @@ class Connection:
             return None if answer.status_code == 404 else JobState.model_validate(self._check_answer(answer).json())
 
         state = self._repeat(submit, abandoned)
-        for left in reversed(range(_UPLOADS + 1)):
-            while state.state == "running":
-                state = self._repeat(wait, abandoned) or self._repeat(submit, abandoned)
-            if not state.missing or not left:
-                break
-            try:
-                for file, parts in files.items():
-                    self._upload(file, parts, set(state.missing), abandoned)
-            except DamagedUploadError:
-                if left == 1:
-                    raise
-            state = self._repeat(submit, abandoned)
+        while state.state == "running":
+            state = self._repeat(wait, abandoned) or self._repeat(submit, abandoned)
         if state.error is not None:
             state.error.throw()
         return state
@@ -163,16 +139,6 @@ class Connection:
                         self._check_awaited(closed)
 
         self._repeat(fetch, closed)
-
-    def _upload(self, file: Path, parts: list[str], missing: set[str], abandoned: threading.Event) -> None:
-        with file.open("rb") as stream:
-            for number, sha256 in enumerate(parts):
-                if sha256 in missing:
-                    stream.seek(number * PART_BYTES)
-                    self._repeat(partial(self._put, sha256, stream.read(PART_BYTES)), abandoned)
-
-    def _put(self, sha256: str, part: bytes) -> None:
-        self._check_answer(self._client.put(f"/v1/uploads/{sha256}", content=part))
 
     def _repeat(self, request: Callable[[], T], abandoned: threading.Event | None = None) -> T:
         """The result of `request`, which is repeated while its errors may pass: until it succeeds, the patience is
@@ -242,7 +208,7 @@ class Connection:
             fault.throw()
         remedy = (
             "Is it a server of `gavel backend`, of the version that is here, at this very address: without /v1, and "
-            "not one that redirects? A proxy before it must take requests of 1 MB (nginx: client_max_body_size)."
+            "not one that redirects? A proxy before it must take large requests (nginx: client_max_body_size 0)."
         )
         raise RemoteBackendError(f"{self.url} answered with status {status}", remedy)
 

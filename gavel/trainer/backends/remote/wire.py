@@ -1,31 +1,31 @@
 """Messages between client and server of the remote backend, as JSON.
 
-    GET  /v1/models/{project}/{name}                   KeptRun
+    GET  /v1/models/{project}/{name}                   its model.json and `checkpoints`
     POST /v1/models/{project}/{name}/jobs              Job -> JobState
     GET  /v1/models/{project}/{name}/jobs/{id}?wait=5  JobState, when it ends or after so many seconds
-    PUT  /v1/uploads/{sha256}                          a part of a file
 
 A job is known by its id, a hash of what it is to do and of the step it starts from: sent again, it is the same job.
-It names its files by the hashes of their parts, and fails with those that the server lacks, which are then sent.
+The body is the job in a line, and after it its groups: a line of JSON each, in a frame of zstd.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator
 from typing import Any, Literal, NoReturn, Self
 
+import zstandard
 from pydantic import BaseModel, ConfigDict, Field
 
 from gavel.base.errors import GavelError
 from gavel.base.network import server_address
+from gavel.scenarios.group import TrajectoryGroup, from_row, to_line
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Protocol version of these requests and replies. A server rejects any other."""
 PROTOCOL_HEADER = "Gavel-Protocol"
 URL_VARIABLE, KEY_VARIABLE = "GAVEL_BACKEND_URL", "GAVEL_BACKEND_KEY"
 WAIT_SECONDS = 5.0
 """Max seconds that a server waits for a job to end before it replies."""
-PART_BYTES = 1_000_000
-"""Bytes of a file per request: below the body limit of common proxies (nginx: 1 MB)."""
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 Kind = Literal[
     "register", "prepare", "train", "train_sft", "log", "record", "pin", "delete_checkpoints", "export", "push"
@@ -37,20 +37,6 @@ class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class SentAdapter(_Wire):
-    """An adapter of the client's machine, which a run is to begin with."""
-
-    named: str
-    """The adapter's name, as its user wrote it."""
-    directory: str
-    """On the client's machine."""
-    parts: dict[str, list[str]]
-    """SHA-256 of each part of its files, by name."""
-    run: str | None = None
-    step: int | None = None
-    base_model: str | None = None
-
-
 class Job(_Wire):
     """A task for a model."""
 
@@ -60,10 +46,23 @@ class Job(_Wire):
     """The client, as it named itself when it registered the model."""
     step: int | None = None
     """Training steps that the client knows of; the job is refused when there are others."""
-    upload: list[str] = Field(default_factory=list)
-    """SHA-256 of each part of the file of groups."""
-    adapter: SentAdapter | None = None
+    groups: str = ""
+    """SHA-256 of what comes with it; empty without groups."""
     arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+def pack_groups(groups: list[TrajectoryGroup]) -> bytes:
+    """Raises `PendingGroupError` for a group with rollouts to run."""
+    for group in groups:
+        len(group)  # raises it
+    return zstandard.compress("\n".join(map(to_line, groups)).encode())
+
+
+def unpack_groups(job: Job, content: bytes) -> list[TrajectoryGroup]:
+    """Raises `RemoteError` for content that is not what the job announces."""
+    if hashlib.sha256(content).hexdigest() != job.groups:
+        raise RemoteError("the groups arrived with another SHA-256 than announced", "Call again.")
+    return [from_row(json.loads(line)) for line in zstandard.decompress(content).split(b"\n") if line]
 
 
 class ModelState(_Wire):
@@ -76,15 +75,6 @@ class ModelState(_Wire):
     """Parameters of the base model."""
     limits: str = ""
     """Context and longest reply of its endpoint, in a sentence."""
-
-
-class KeptRun(_Wire):
-    """A run that the server keeps, whether or not a client has registered it."""
-
-    description: dict[str, Any]
-    """The run's model.json."""
-    checkpoints: list[int]
-    """Steps, in order."""
 
 
 class Fault(_Wire):
@@ -112,8 +102,6 @@ class JobState(_Wire):
     model: ModelState | None = None
     """The model's state after the job."""
     error: Fault | None = None
-    missing: list[str] = Field(default_factory=list)
-    """Parts of its files that the server needs for it."""
 
 
 class RemoteBackendError(GavelError):
@@ -143,10 +131,6 @@ def checked_key(given: str) -> str:
 
 class RemoteError(GavelError):
     """The server of a remote backend refuses a request, or something failed there."""
-
-
-class DamagedUploadError(RemoteError):
-    """A part of a file is not what was announced."""
 
 
 class WriterError(RemoteError):

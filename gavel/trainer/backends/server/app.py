@@ -1,4 +1,4 @@
-"""The HTTP application around a `LocalBackend`. `wire` lists the routes for jobs and uploads; besides them there are
+"""The HTTP application around a `LocalBackend`. `wire` lists the routes for jobs; besides them there are
 
     GET  /healthz
     GET  /v1/models/{project}/{name}/history?split=…   rows of metrics
@@ -38,16 +38,14 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.wire import (
     KEY_VARIABLE,
-    PART_BYTES,
     PROTOCOL,
     PROTOCOL_HEADER,
     Fault,
     Job,
     JobState,
-    KeptRun,
     RemoteError,
 )
-from gavel.trainer.backends.server.jobs import Jobs, Uploads, unknown_settings
+from gavel.trainer.backends.server.jobs import Jobs, unknown_settings
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.metrics import read_rows
@@ -172,8 +170,7 @@ _METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD"]
 
 def create_app(backend: LocalBackend, *, key: str, root: Path) -> Guard:
     """`root`: the runs' directory, that of the backend. Closes the backend at the end."""
-    uploads = Uploads(root / ".backend" / "uploads")
-    jobs = Jobs(backend, root, uploads)
+    jobs = Jobs(backend, root)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -187,14 +184,18 @@ def create_app(backend: LocalBackend, *, key: str, root: Path) -> Guard:
         return {"status": "ok", "version": app.version, "protocol": PROTOCOL}
 
     @app.get("/v1/models/{project}/{name}")
-    async def kept(project: str, name: str) -> KeptRun:
+    async def kept(project: str, name: str) -> dict[str, object]:
         run = jobs.model((project, name)).directory
-        steps = Checkpoints(run / "checkpoints").steps()
-        return KeptRun(description=read_description(run / "model.json"), checkpoints=steps)
+        return {**read_description(run / "model.json"), "checkpoints": Checkpoints(run / "checkpoints").steps()}
 
     @app.post("/v1/models/{project}/{name}/jobs")
-    async def submit(project: str, name: str, job: Job) -> Response:
-        return _answer(job.id, jobs.submit((project, name), job))
+    async def submit(project: str, name: str, request: Request) -> Response:
+        try:
+            head, _, groups = (await request.body()).partition(b"\n")
+        except ClientDisconnect:  # it is sent again
+            return Response(status_code=CLIENT_GONE)
+        job = Job.model_validate_json(head)
+        return _answer(job.id, jobs.submit((project, name), job, groups))
 
     @app.get("/v1/models/{project}/{name}/jobs/{job}")
     async def follow(project: str, name: str, job: str, wait: Annotated[float, Query(ge=0, le=60)] = 0) -> Response:
@@ -216,16 +217,6 @@ def create_app(backend: LocalBackend, *, key: str, root: Path) -> Guard:
             why = f"there is no file {path} to fetch"
             return refused(404, GavelError(why, "Checkpoints, exports and trajectories can be fetched."))
         return FileResponse(run / path)
-
-    @app.put("/v1/uploads/{sha256}")
-    async def upload(sha256: str, request: Request) -> Response:
-        if int(request.headers.get("content-length", PART_BYTES + 1)) > PART_BYTES:
-            raise RemoteError("a part is too large, or its length is not told", f"Send {PART_BYTES} bytes at most.")
-        try:
-            await asyncio.to_thread(uploads.add, sha256, await request.body())
-        except ClientDisconnect:  # it is sent again
-            return Response(status_code=CLIENT_GONE)
-        return Response(status_code=204)
 
     @app.api_route("/v1/models/{project}/{name}/openai/v1/{path:path}", methods=_METHODS, include_in_schema=False)
     async def endpoint(project: str, name: str, path: str, request: Request) -> Response:

@@ -9,16 +9,9 @@ a step is whole or was not made, and metrics are rows that were written or not.
 """
 
 import asyncio
-import contextlib
-import hashlib
 import inspect
 import logging
-import re
-import shutil
-import tempfile
-import time
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,13 +21,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from gavel.base.errors import GavelError
 from gavel.base.files import file_sha256, write_atomically
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError, TrainResult
 from gavel.trainer.backends.remote.wire import (
-    PART_BYTES,
-    DamagedUploadError,
     Fault,
     Job,
     JobState,
@@ -42,80 +31,16 @@ from gavel.trainer.backends.remote.wire import (
     ModelState,
     RemoteError,
     WriterError,
+    unpack_groups,
 )
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec, described_fields
-from gavel.trainer.policy.adapters import FILES
 from gavel.trainer.runs.checkpoints import read_object
-from gavel.trainer.runs.run_directory import ORIGIN, RunDirectoryError, read_description, run_path
+from gavel.trainer.runs.run_directory import RunDirectoryError, read_description, run_path
 from gavel.trainer.runs.stores import open_store, push_checkpoint
 
 logger = logging.getLogger(__name__)
-
-
-class UploadMissingError(GavelError):
-    """Parts of a job's files are not on the server."""
-
-    def __init__(self, parts: list[str]) -> None:
-        super().__init__("a file of the job is not here", "Send the job again.")
-        self.parts = parts
-
-
-class Uploads:
-    """A directory of the parts of files, each under its SHA-256."""
-
-    def __init__(self, directory: Path) -> None:
-        """Removes what a killed server left."""
-        self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        for left in directory.glob("adapter-*"):
-            shutil.rmtree(left, ignore_errors=True)
-
-    def add(self, sha256: str, part: bytes) -> None:
-        """Raises `DamagedUploadError` for bytes of another hash, and `RemoteError` for too many and for a full disk."""
-        if len(part) > PART_BYTES:
-            raise RemoteError(f"{len(part)} bytes are more than a part has", f"Send {PART_BYTES} at most.")
-        if hashlib.sha256(part).hexdigest() != sha256:
-            raise DamagedUploadError("the bytes that came have another SHA-256 than announced", "Send the file again.")
-        try:
-            write_atomically(self.directory / sha256, part)
-        except OSError as error:
-            raise RemoteError(
-                f"the server cannot keep the upload: {error.strerror or error}",
-                f"Make room in {self.directory} there, and call again: it goes on where it was.",
-            ) from error
-
-    def write(self, files: dict[Path, list[str]]) -> None:
-        """Writes files of these parts. Raises `UploadMissingError`."""
-        self.check(part for parts in files.values() for part in parts)
-        for file, parts in files.items():
-            with file.open("wb") as stream:
-                for sha256 in parts:
-                    stream.write((self.directory / sha256).read_bytes())
-        self.remove_old()
-
-    def check(self, parts: Iterable[str]) -> None:
-        """Raises `UploadMissingError` where some are not here, and `RemoteError` for what is no hash."""
-        parts = list(parts)
-        for sha256 in parts:
-            if not re.fullmatch(r"[0-9a-f]{64}", sha256):
-                raise RemoteError(f"{sha256[:80]!r} is no SHA-256", "Name a part by the 64 digits of its hash.")
-        if missing := [sha256 for sha256 in parts if not (self.directory / sha256).is_file()]:
-            raise UploadMissingError(missing)
-
-    def remove(self, parts: Iterable[str]) -> None:
-        for sha256 in parts:
-            (self.directory / sha256).unlink(missing_ok=True)
-
-    def remove_old(self) -> None:
-        """Removes the parts that no job has asked for within a day."""
-        for file in self.directory.iterdir():
-            with contextlib.suppress(OSError):  # its job took it meanwhile, or it is an adapter
-                if file.stat().st_mtime < time.time() - 86_400:
-                    file.unlink()
-
-
 FILE = "job.json"
 _READING: frozenset[Kind] = frozenset({"export", "push"})
 """Jobs that read the run directory alone: they are any client's, and the model need not be loaded."""
@@ -151,6 +76,7 @@ class ServedModel:
 
     def __init__(self, spec: ModelSpec, directory: Path) -> None:
         self.spec = spec
+        self.name = "/".join(spec.key)
         self.directory = directory
         self.lock = asyncio.Lock()
         self.jobs: OrderedDict[str, asyncio.Task[JobState]] = OrderedDict()
@@ -159,46 +85,41 @@ class ServedModel:
         """True if the model is registered with the backend."""
         self.record = Record.model_validate(read_object(directory / FILE))
 
-    def check_registered(self) -> None:
-        """Raises `NotRegisteredError`."""
-        if self.record.writer is None:
-            raise NotRegisteredError.of("/".join(self.spec.key))
-
-    def check_writer(self, job: Job) -> None:
-        """Raises `WriterError` for a job of a client that may not change the model, and `NotRegisteredError`."""
-        self.check_registered()
-        if job.writer != self.record.writer:
+    def check(self, writer: str) -> None:
+        """Raises `WriterError` for a client that may not change the model."""
+        if writer != self.record.writer:
             raise WriterError(
-                f"another client has registered {'/'.join(self.spec.key)} since, and alone may change it",
+                f"another client has registered {self.name} since, and alone may change it",
                 "Stop one of the two programs, and start this one again: it goes on from the last step. For a run of "
                 "its own give it another name.",
             )
 
     def save(self) -> None:
-        """Keeps the record."""
         write_atomically(self.directory / FILE, self.record.model_dump_json(), durable=True)
 
 
 class Jobs:
     """The models and jobs of one backend. A model that a killed server had is loaded again on its next request."""
 
-    def __init__(self, backend: LocalBackend, root: Path, uploads: Uploads) -> None:
+    def __init__(self, backend: LocalBackend, root: Path) -> None:
         self._backend = backend
         self._root = root
-        self._uploads = uploads
         self._models: dict[Key, ServedModel] = {}
 
-    def submit(self, key: Key, job: Job) -> "asyncio.Task[JobState]":
+    def submit(self, key: Key, job: Job, groups: bytes) -> "asyncio.Task[JobState]":
         """The job, begun unless it was before. Raises `WriterError`, and `NotRegisteredError`."""
         if job.kind == "register":
-            model = self._registered(key, job)
+            spec = _spec(job.arguments)
+            if spec.key != key:
+                raise RunDirectoryError(f"the model {'/'.join(spec.key)} is not {'/'.join(key)}", "Name one of them.")
+            model = self._models.setdefault(key, ServedModel(spec, run_path(self._root, *key)))
         else:
-            model = self.model(key)
+            model = self._registered(key) if job.kind not in _READING else self.model(key)
             if job.kind not in _READING:
-                model.check_writer(job)
+                model.check(job.writer)
         known = model.jobs.get(job.id)
         if known is None or (known.done() and known.result().error is not None):
-            known = model.jobs[job.id] = asyncio.create_task(self._run(model, job))
+            known = model.jobs[job.id] = asyncio.create_task(self._run(model, job, groups))
         while len(model.jobs) > _KEPT and next(iter(model.jobs.values())).done():
             model.jobs.popitem(last=False)
         return known
@@ -226,8 +147,7 @@ class Jobs:
 
     async def loaded(self, key: Key) -> ServedModel:
         """The model, ready; it is loaded when an earlier server had it. Raises `NotRegisteredError`."""
-        model = self.model(key)
-        model.check_registered()
+        model = self._registered(key)
         if not model.ready:
             async with model.lock:
                 await self._load(model)
@@ -243,40 +163,36 @@ class Jobs:
             await asyncio.wait(running)
         await self._backend.close()
 
-    def _registered(self, key: Key, job: Job) -> ServedModel:
-        if key not in self._models:
-            spec = _spec(job.arguments)
-            if spec.key != key:
-                raise RunDirectoryError(f"the model {'/'.join(spec.key)} is not {'/'.join(key)}", "Name one of them.")
-            self._models[key] = ServedModel(spec, run_path(self._root, *key))
-        return self._models[key]
+    def _registered(self, key: Key) -> ServedModel:
+        """Raises `NotRegisteredError` for a run that no client has registered."""
+        if (model := self.model(key)).record.writer is None:
+            raise NotRegisteredError.of(model.name)
+        return model
 
-    async def _run(self, model: ServedModel, job: Job) -> JobState:
-        missing = list[str]()
+    async def _run(self, model: ServedModel, job: Job, groups: bytes) -> JobState:
         async with model.lock:
             try:
-                result = await self._run_once(model, job)
+                result = await self._run_once(model, job, groups)
                 return JobState(id=job.id, state="done", result=result, model=self._state(model))
             except GavelError as error:
                 fault = Fault.of(error)
-                missing = error.parts if isinstance(error, UploadMissingError) else []
             except ValidationError as error:
                 fault = Fault.of(unknown_settings(error))
             except Exception as error:  # the server goes on, and its client must know
-                logger.exception("the job %s of %s failed", job.kind, "/".join(model.spec.key))
+                logger.exception("the job %s of %s failed", job.kind, model.name)
                 kind = type(error).__name__
                 fault = Fault(type=kind, message=f"{kind}: {error}", remedy=_MEND_THERE)
-        return JobState(id=job.id, state="failed", error=fault, missing=missing)
+        return JobState(id=job.id, state="failed", error=fault)
 
-    async def _run_once(self, model: ServedModel, job: Job) -> dict[str, Any]:
+    async def _run_once(self, model: ServedModel, job: Job, groups: bytes) -> dict[str, Any]:
         if job.kind == "register":
             return await self._register(model, job)
         if job.kind in _READING:
             return await self._read(model, job)
-        model.check_writer(job)  # it may have changed while the job waited
+        model.check(job.writer)  # it may have changed while the job waited
         await self._load(model)
         if job.kind in ("prepare", "pin", "delete_checkpoints"):  # again is as well as once
-            return await self._perform(model, job)
+            return await self._perform(model, job, groups)
         split = {"train": "train", "train_sft": "sft"}.get(job.kind) or job.arguments["split"]
         step, rows = self._backend.step(model.spec), self._backend.history(model.spec, split)
         begun = model.record.begun.get(split)
@@ -284,47 +200,32 @@ class Jobs:
             return result
         if job.step is not None and job.step != step:
             raise RemoteError(
-                f"{'/'.join(model.spec.key)} is at step {step}, and its client is at step {job.step}",
+                f"{model.name} is at step {step}, and its client is at step {job.step}",
                 "Register the model again (or give the command again), and go on from its step.",
             )
-        self._uploads.check(job.upload)
         model.record.begun[split] = Begun(id=job.id, step=step, rows=len(rows))
         model.save()
-        result = await self._perform(model, job)
-        self._uploads.remove(job.upload)
-        return result
+        return await self._perform(model, job, groups)
 
     async def _register(self, model: ServedModel, job: Job) -> dict[str, Any]:
-        before, spec = model.spec, _spec(job.arguments)
-        asked = spec
-        model.ready = False
-        with contextlib.ExitStack() as until_copied:
-            if (sent := job.adapter) and not (model.directory / _DESCRIPTION).exists():  # it has its own copy then
-                temporary = tempfile.TemporaryDirectory(dir=self._uploads.directory, prefix="adapter-")
-                start = Path(until_copied.enter_context(temporary))
-                self._uploads.write({start / name: parts for name, parts in sent.parts.items() if name in FILES})
-                self._uploads.remove(part for parts in sent.parts.values() for part in parts)
-                (start / ORIGIN).write_text(sent.model_dump_json(exclude={"parts"}), encoding="utf-8")
-                asked = spec.model_copy(update={"from_checkpoint": str(start)})
-            try:
-                model.spec = asked
-                await self._load(model)
-            except BaseException:
-                model.spec = before
-                raise
-        model.spec = spec
+        before, model.spec, model.ready = model.spec, _spec(job.arguments), False
+        try:
+            await self._load(model)
+        except BaseException:
+            model.spec = before
+            raise
         model.record.writer = job.writer
         model.save()
         return {}
 
-    async def _perform(self, model: ServedModel, job: Job) -> dict[str, Any]:
+    async def _perform(self, model: ServedModel, job: Job, content: bytes) -> dict[str, Any]:
         """Calls the backend's method of the job's kind with its arguments."""
         given = dict(job.arguments)
         if "config" in given:
             kind = SftConfig if job.kind == "train_sft" else TrainConfig
             given["config"] = kind.model_validate(given["config"])
         if job.kind in ("train", "train_sft", "log"):
-            groups = await asyncio.to_thread(self._groups, job)
+            groups = await asyncio.to_thread(unpack_groups, job, content)
             if job.kind == "train_sft":
                 given["trajectories"] = [member for group in groups for member in group]
             else:
@@ -345,18 +246,10 @@ class Jobs:
         hashes = {str(file.relative_to(made)): await asyncio.to_thread(file_sha256, file) for file in files}
         return {"directory": str(made.resolve().relative_to(run.resolve())), "files": hashes}
 
-    def _groups(self, job: Job) -> list[TrajectoryGroup]:
-        with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
-            store = TrajectoryStore(Path(directory, "groups.jsonl.zst"))
-            self._uploads.write({store.path: job.upload})
-            return list(store)
-
     async def _load(self, model: ServedModel) -> None:
         """Registers it with the backend, which resumes it; does nothing for one that is ready and alive."""
-        if model.ready:
-            with contextlib.suppress(NotRegisteredError):  # an error has released it
-                self._backend.step(model.spec)
-                return
+        if model.ready and self._state(model) is not None:  # an error releases it
+            return
         await self._backend.register(model.spec)
         model.ready = True
 

@@ -24,7 +24,6 @@ from gavel.trainer.backends.skypilot.cluster import (
     ClusterRecord,
     ClusterSettings,
     ServerEndedError,
-    cluster_settings,
     pack_wheel,
     read_secrets,
     redacted,
@@ -40,9 +39,9 @@ _TAIL = 15
 """Lines of a log that an error shows."""
 
 
-async def wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, say: Say, seconds: float) -> None:
+async def _wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, say: Say) -> None:
     """Waits until the server answers to the key. Raises `ClusterError`, with the end of the log when its job ended."""
-    deadline, looked = time.monotonic() + seconds, time.monotonic()
+    deadline, looked = time.monotonic() + _START_SECONDS, time.monotonic()
     cluster, job, key = record.cluster, record.job, record.key.get_secret_value()
     last: deque[str] = deque(maxlen=_TAIL)
     done = threading.Event()
@@ -76,7 +75,7 @@ async def wait_for_server(record: ClusterRecord, host: ClusterHost, url: str, sa
     finally:
         done.set()
     raise ClusterError(
-        f"the server on {cluster} has not answered for {seconds:.0f} s",
+        f"the server on {cluster} has not answered for {_START_SECONDS:.0f} s",
         f"gavel cluster logs {cluster} shows what it does; gavel cluster down {cluster} ends it.",
     )
 
@@ -95,26 +94,9 @@ async def _answers(client: httpx.AsyncClient, cluster: str) -> bool:
     return answer.is_success
 
 
-async def offer_cluster(settings: ClusterSettings, host: ClusterHost, say: Say) -> tuple[dict[str, Any], float | None]:
-    """The task of SkyPilot, and its price in USD an hour (None: not known); `say` is told it and the machines."""
-    config = task_config(settings, await asyncio.to_thread(pack_wheel, state_directory() / "packages"))
-    lines, usd_per_hour = await host.offer(config)
-    price = "price unknown" if usd_per_hour is None else f"{usd_per_hour:.2f} USD an hour while it is on"
-    after = "deleted, with the runs on it," if settings.ends_machines else "stopped"
-    for line in (
-        *lines,
-        f"{settings.cluster}: {price}; {after} after {settings.idle_minutes_to_autostop} idle minutes",
-    ):
-        say(line)
-    return config, usd_per_hour
-
-
-async def is_on(settings: ClusterSettings, record: ClusterRecord | None, host: ClusterHost) -> bool:
-    """Whether the cluster is up. Raises `ClusterError` for one with other machines, or of unknown key."""
+def _check_machines(settings: ClusterSettings, record: ClusterRecord | None) -> None:
+    """Raises `ClusterError` for a cluster that is on with other machines, or whose key is not known."""
     name = settings.cluster
-    state = await host.state(name)
-    if state in ("absent", "stopped"):
-        return False
     if record is None:
         raise ClusterError(
             f"a cluster {name} is on, and was not started from here: its key is not known",
@@ -128,7 +110,6 @@ async def is_on(settings: ClusterSettings, record: ClusterRecord | None, host: C
             f"the cluster {name} is on with {'; '.join(other)}",
             f"Ask for that, choose another name, or end it first: gavel cluster down {name}",
         )
-    return state == "up"
 
 
 _SHORTEST_KEY = 16
@@ -166,23 +147,31 @@ class SkyPilotBackend(RemoteBackend):
         `secrets`: names of environment variables here, or values by name. `settings`: others of `ClusterSettings`,
         such as infra, image, num_nodes, idle_minutes_to_autostop and down. `say` is told the price first, then the log
         (default: standard error). `host` starts the machines (default: SkyPilot). `agree` is asked before they are
-        started. Raises `ClusterError`, also when an hour costs more than `max_usd_per_hour`.
+        started. Raises `FieldError`, and `ClusterError`, also when an hour costs more than
+        `max_usd_per_hour`.
         """
         values = read_secrets(secrets)
         record, host = ClusterRecord.find(cluster), host or SkyHost()
         if record is not None:
             settings["port"] = record.port
-        asked = cluster_settings(cluster=cluster, accelerators=accelerators, **settings)
+        asked = ClusterSettings(cluster=cluster, accelerators=accelerators, **settings)
         key = record.key.get_secret_value() if record else os.environ.get(KEY_VARIABLE, "")
         values[KEY_VARIABLE] = key if len(key) >= _SHORTEST_KEY else random.token_urlsafe(24)
         told: Say = lambda line: (say or _to_standard_error)(redacted(line, values.values()))  # noqa: E731
-        found = await is_on(asked, record, host)
+        if (state := await host.state(cluster)) not in ("absent", "stopped"):
+            _check_machines(asked, record)
+        found = state == "up"
         if found and record is not None:
             with contextlib.suppress(ServerEndedError):  # which is started again
                 return await cls._connected(record, host, told, patience)
-        config, price = await offer_cluster(asked, host, told)
+        config = task_config(asked, await asyncio.to_thread(pack_wheel, state_directory() / "packages"))
+        lines, price = await host.offer(config)
+        said = "an unknown price" if price is None else f"{price:.2f} USD an hour"
+        after = "deleted, with the runs on it," if asked.ends_machines else "stopped"
+        idle = f"{after} after {asked.idle_minutes_to_autostop} idle minutes"
+        for line in (*lines, f"{cluster}: {said} while it is on; {idle}"):
+            told(line)
         if max_usd_per_hour is not None and not found and (price is None or price > max_usd_per_hour):
-            said = "an unknown price" if price is None else f"{price:.2f} USD an hour"
             raise ClusterError(
                 f"the cluster {cluster} is offered at {said}, and {max_usd_per_hour:.2f} USD is the most",
                 "Choose other accelerators or another infra, or raise max_usd_per_hour.",
@@ -222,7 +211,7 @@ class SkyPilotBackend(RemoteBackend):
         tunnel = await host.tunnel(record.cluster, record.port)
         url = tunnel.url if tunnel else f"http://127.0.0.1:{record.port}"
         try:
-            await wait_for_server(record, host, url, say, _START_SECONDS)
+            await _wait_for_server(record, host, url, say)
             return cls(record, host, url, tunnel, patience=patience)
         except BaseException:
             if tunnel:

@@ -18,11 +18,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_serializer, model_validator
 
 from gavel.base.errors import GavelError
 from gavel.base.files import replacing, write_atomically
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE
+from gavel.trainer.config import Settings
 
 
 class ClusterError(GavelError):
@@ -71,10 +72,8 @@ _LAST_MINUTES = 5
 """Max minutes between the server's end and the machine's."""
 
 
-class ClusterSettings(BaseModel):
+class ClusterSettings(Settings):
     """Machines, and the server of `gavel backend` on the first of them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     cluster: str = Field(default="gavel", max_length=50, pattern=r"^[A-Za-z][A-Za-z0-9-]*$")
     """Its name; a running cluster of this name is used again."""
@@ -127,16 +126,6 @@ class ClusterSettings(BaseModel):
     def machines(self) -> dict[str, object]:
         """The settings that are fixed while the cluster runs."""
         return self.model_dump(include={"accelerators", "infra", "image", "num_nodes", "use_spot"})
-
-
-def cluster_settings(**fields: Any) -> ClusterSettings:
-    """Raises `ClusterError` for what cannot be."""
-    try:
-        return ClusterSettings(**fields)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        name = ".".join(map(str, first["loc"])) or "the settings"
-        raise ClusterError(f"{name}: {first['msg']}", "gavel cluster up --help lists what there is.") from None
 
 
 def state_directory() -> Path:

@@ -2,9 +2,7 @@
 
 import asyncio
 import fcntl
-import hashlib
 import os
-import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,13 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.remote.wire import (
-    PART_BYTES,
     PROTOCOL,
     PROTOCOL_HEADER,
-    DamagedUploadError,
     RemoteBackendError,
     RemoteError,
     WriterError,
 )
 from gavel.trainer.backends.server.app import create_app, hold_root, serve
-from gavel.trainer.backends.server.jobs import UploadMissingError, Uploads
 from gavel.trainer.engines.protocol import Sampled
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.runs.run_directory import RunDirectoryError
@@ -120,28 +115,6 @@ async def test_a_request_without_the_key_or_of_another_protocol_is_refused(tmp_p
         async with AsyncOpenAI(base_url=f"{url}/v1/models/tests/clerk/openai/v1", api_key="k", max_retries=0) as client:
             with pytest.raises(AuthenticationError):
                 await client.models.list()
-
-
-def test_a_part_is_kept_under_its_hash_alone_and_goes_after_a_day(tmp_path: Path) -> None:
-    uploads, file = Uploads(tmp_path / "uploads"), tmp_path / "file"
-    first, second = (hashlib.sha256(part).hexdigest() for part in (b"first", b"second"))
-    uploads.add(first, b"first")
-    with pytest.raises(UploadMissingError) as missing:
-        uploads.write({file: [first, second]})
-    assert missing.value.parts == [second]
-    with pytest.raises(DamagedUploadError):
-        uploads.add(second, b"altered")
-    uploads.add(second, b"second")
-    uploads.write({file: [second, first, second]})
-    assert file.read_bytes() == b"secondfirstsecond"
-    with pytest.raises(RemoteError, match="more than a part"):
-        uploads.add(first, b"a" * (PART_BYTES + 1))
-    with pytest.raises(RemoteError, match="no SHA-256"):
-        uploads.check(["../" + "a" * 61])
-    os.utime(tmp_path / "uploads" / first, (time.time() - 90_000,) * 2)
-    uploads.write({file: [second]})
-    with pytest.raises(UploadMissingError):
-        uploads.check([first])
 
 
 async def test_a_client_that_leaves_ends_its_turn_and_an_endpoint_that_closes_says_so(tmp_path, monkeypatch):

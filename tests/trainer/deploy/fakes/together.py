@@ -10,7 +10,6 @@ PROJECT, SLUG = "prj_1", "acme"
 PART = 20 * 2**20
 NOW = "2026-11-23T00:00:00Z"
 BASE = "Qwen/Qwen3-8B"
-_TIMES = {"createdAt": NOW, "updatedAt": NOW, "etag": "e", "projectId": PROJECT}
 Thing = dict[str, Any]
 
 
@@ -39,86 +38,78 @@ class FakeTogether(ScriptedHost):
         if not self.is_authorized(call):
             return self.refuse(call)
         body: Any = call.json if call.body else {}
-        match [call.method, *call.path.removeprefix("/v2/").split("/")]:
-            case ["GET", "supported-models"]:
+        match call.method, call.path.removeprefix("/v2/").split("/"):
+            case "GET", ["supported-models"]:
                 return _page(self._catalogue(call.query.get("search", "")))
-            case ["GET", "public", "inference-instance-types"]:
+            case "GET", ["public", "inference-instance-types"]:
                 return _page([_HARDWARE])
-            case [_, "projects", project, *_] if project != PROJECT:
+            case _, ["projects", project, *_] if project != PROJECT:
                 return self.error(404, f"project {project} not found")
-            case [method, "projects", _, "models", *rest]:
-                return self._answer_models(method, rest, body)
-            case [method, "projects", _, "endpoints", *rest]:
-                return self._answer_endpoints(method, rest, body)
+            case _, ["projects", _, "endpoints", endpoint, *_] if endpoint not in self.endpoints:
+                return self.error(404, f"endpoint {endpoint} not found")
+            case _, ["projects", _, _, _, _, deployment, *_] if deployment not in self.deployments:
+                return self.error(404, f"deployment {deployment} not found")
+            case method, ["projects", _, *rest]:
+                return self._answer(method, rest, body)
             case _:
                 return self.error(404, f"no route {call.method} {call.path}")
 
-    def _answer_models(self, method: str, rest: list[str], body: Thing) -> Answer:
+    def _answer(self, method: str, rest: list[str], body: Thing) -> Answer:
         match method, rest:
-            case "GET", []:
+            case "GET", ["models"]:
                 return _page(list(self.models.values()))
-            case "POST", []:
+            case "POST", ["models"]:
                 if body["type"] != "adapter" or body["baseModelId"] != "ml_base":
                     return self.error(400, "unknown base model")
-                fixed = {"organizationId": "org", "visibility": "VISIBILITY_PRIVATE", "baseModelId": "ml_base"}
-                return self._make("model", self.models, body["name"], **fixed, weights={"type": "WEIGHTS_TYPE_ADAPTER"})
-            case "POST", ["upload", "create"]:
+                weights = {"type": "WEIGHTS_TYPE_ADAPTER"}
+                return self._make("model", self.models, body["name"], baseModelId="ml_base", weights=weights)
+            case "POST", ["models", "upload", "create"]:
                 return Answer({"files": [self._plan(body["objectId"], file) for file in body["files"]]})
-            case "POST", ["upload", "complete"]:
+            case "POST", ["models", "upload", "complete"]:
                 return self._complete(body)
-            case "GET", [model, "revisions"]:
+            case "GET", ["models", model, "revisions"]:
                 return _page(self.revisions.get(model, []))
-            case _:
-                return self._delete(self.models, rest[0])
-
-    def _answer_endpoints(self, method: str, rest: list[str], body: Thing) -> Answer:
-        if rest and rest[0] not in self.endpoints:
-            return self.error(404, f"endpoint {rest[0]} not found")
-        if len(rest) > 2 and rest[2] not in self.deployments:
-            return self.error(404, f"deployment {rest[2]} not found")
-        match method, rest:
-            case "GET", []:
+            case "DELETE", ["models", model]:
+                return self._delete(self.models, model)
+            case "GET", ["endpoints"]:
                 return _page(list(self.endpoints.values()))
-            case "POST", []:
-                fixed = {"deployments": [], "endpointType": "ENDPOINT_TYPE_DEDICATED", "trafficSplit": []}
-                return self._make("endpoint", self.endpoints, body["name"], **fixed, visibility=body["visibility"])
-            case "PATCH", [endpoint]:
+            case "POST", ["endpoints"]:
+                given = {"trafficSplit": [], "visibility": body["visibility"]}
+                return self._make("endpoint", self.endpoints, body["name"], **given)
+            case "PATCH", ["endpoints", endpoint]:
                 self.endpoints[endpoint]["trafficSplit"] = body["trafficSplit"]
                 return Answer(self.endpoints[endpoint])
-            case "DELETE", [endpoint]:
+            case "DELETE", ["endpoints", endpoint]:
                 if any(each["endpointId"] == endpoint for each in self.deployments.values()):
                     return self.error(409, "endpoint has deployments")
                 return self._delete(self.endpoints, endpoint)
-            case "GET", [endpoint, _]:
-                return _page(
-                    [self._seen(each["id"]) for each in self.deployments.values() if each["endpointId"] == endpoint]
-                )
-            case "POST", [endpoint, _]:
+            case "GET", ["endpoints", endpoint, _]:
+                own = [each["id"] for each in self.deployments.values() if each["endpointId"] == endpoint]
+                return _page([self._seen(each) for each in own])
+            case "POST", ["endpoints", endpoint, _]:
                 given = {name: body[name] for name in ("autoscaling", "config", "model", "inactiveTimeout")}
-                fixed = {"configId": "cr_1", "modelId": "ml_base", "modelRevisionId": "rev_0", "hardware": "1xH100"}
-                state = {"state": "DEPLOYMENT_STATE_PROVISIONING", "message": "scheduling"}
-                fixed |= {"endpointId": endpoint, "trafficMode": "TRAFFIC_MODE_LIVE"}
-                return self._make("deployment", self.deployments, body["name"], **given, **fixed, status=state)
-            case "PATCH", [_, _, deployment]:
+                given |= {"status": {"state": "DEPLOYMENT_STATE_PROVISIONING"}, "endpointId": endpoint}
+                return self._make("deployment", self.deployments, body["name"], **given)
+            case "PATCH", ["endpoints", _, _, deployment]:
                 self.deployments[deployment]["autoscaling"] = body["autoscaling"]
                 return Answer(self.deployments[deployment])
-            case "DELETE", [endpoint, _, deployment]:
+            case "DELETE", ["endpoints", endpoint, _, deployment]:
                 replicas = self.deployments[deployment]["autoscaling"]["minReplicas"]
                 if replicas or self.endpoints[endpoint]["trafficSplit"]:
                     return self.error(409, "deployment is running")
                 self.adapters = {k: each for k, each in self.adapters.items() if each["deployment"] != deployment}
                 return self._delete(self.deployments, deployment)
-            case "GET", [_, _, deployment, _]:
+            case "GET", ["endpoints", _, _, deployment, _]:
                 there = [each for each in self.adapters.values() if each["deployment"] == deployment]
                 return _page(list(map(self._loaded, there)))
             case _:
-                return self._attach(rest[2], body)
+                return self._attach(rest[3], body)
 
     def _make(self, kind: str, things: dict[str, Thing], name: str, **fields: Any) -> Answer:
         if any(each["name"].endswith(f"/{name}") for each in things.values()):
             return self.error(409, f"a {kind} of this name exists")
         number = f"{kind}_{len(self.made)}"
-        things[number] = {"id": number, "name": f"{SLUG}/{name}", **_TIMES, **fields}
+        things[number] = {"id": number, "name": f"{SLUG}/{name}", "createdAt": NOW, "projectId": PROJECT, **fields}
         self.made.append(kind)
         return Answer(things[number])
 
@@ -127,10 +118,8 @@ class FakeTogether(ScriptedHost):
 
     def _catalogue(self, search: str) -> list[Thing]:
         mode = "ADAPTER_MODE_DISABLED" if self.without_adapters else "ADAPTER_MODE_DYNAMIC"
-        profile = {
-            "profileId": "cr_1", "config": "projects/public/configs/cr_1", "model": "projects/public/models/ml_base",
-            "modelName": BASE, "gpuCount": 1, "gpuType": "H100", "adapterMode": mode,
-        }  # fmt: skip
+        profile = {"config": "projects/public/configs/cr_1", "model": "projects/public/models/ml_base"}
+        profile |= {"profileId": "cr_1", "gpuCount": 1, "gpuType": "H100", "adapterMode": mode}
         model = {"id": "ml_base", "name": BASE, "baseModelId": "ml_base", "deploymentProfiles": [profile]}
         return [model] if search.lower() in BASE.lower() else []
 
@@ -179,24 +168,19 @@ class FakeTogether(ScriptedHost):
         if any(each["adapterModelId"] == body["adapterModelId"] for each in self.adapters.values()):
             return self.error(409, "adapter is attached already")
         row = {"id": f"dad_{len(self.made)}", "deployment": deployment, "adapterModelId": body["adapterModelId"]}
-        row |= {"desiredRevisionId": body["adapterRevisionId"], "etag": "e"}
         self.adapters[row["id"]] = row
         self.made.append("adapter")
         return Answer(self._loaded(row))
 
     def _loaded(self, row: Thing) -> Thing:
         state = self.load if self._looked.get(row["deployment"], 0) > self.looks else "LOADING"
-        status = {"adapterModelId": row["adapterModelId"], "clusterId": "c1", "failedPodCount": 0, "readyPodCount": 1}
-        status |= {"state": f"ADAPTER_LOAD_STATE_{state}", "totalPodCount": 1}
+        status = {"state": f"ADAPTER_LOAD_STATE_{state}", "clusterId": "c1"}
         if state == "FAILED":
             status["message"] = "target module embed_tokens is not supported"
         return {**row, "perCluster": [status]}
 
 
-_HARDWARE = {
-    "id": "h100-1x", "description": "one H100", "gpuCount": 1, "gpuMemoryGib": 80, "gpuType": "H100",
-    "name": "1x H100", "priceCentsPerHour": 399, "regions": [],
-}  # fmt: skip
+_HARDWARE = {"id": "h100-1x", "gpuCount": 1, "gpuType": "H100", "name": "1x H100", "priceCentsPerHour": 399}
 
 
 def _page(rows: list[Thing]) -> Answer:
