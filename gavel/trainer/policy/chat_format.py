@@ -2,7 +2,6 @@
 
 In this order: the one that was named; the exact one that the `renderers` library has for a published model; the one of
 its architecture, if it renders probe conversations as the tokenizer's own template does; that template itself.
-Renderers ask for the tokens of the same few headers at every turn, so short texts' encodings are remembered.
 
 `TemplateRenderer` renders by the model's own template, through transformers.
 
@@ -21,7 +20,6 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -291,37 +289,6 @@ class TemplateRenderer(DefaultRenderer):
         return _RESULT in shown and read == [("look_up", {"word": _WORD}, ToolCallParseStatus.OK)]
 
 
-_LONGEST = 64
-"""Characters of a text that is remembered."""
-_TEXTS = 1024
-
-
-class RememberedEncodings:
-    """Remembers the encodings of short texts, the least recently used of which are dropped first."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        """No token may be added to `tokenizer` from now on."""
-        self._tokenizer = tokenizer
-        self._encode, self._call = lru_cache(_TEXTS)(tokenizer.encode), lru_cache(_TEXTS)(tokenizer)
-
-    def encode(self, text: Any, **options: Any) -> list[int]:
-        short = isinstance(text, str) and len(text) <= _LONGEST
-        return list(self._encode(text, **options)) if short else self._tokenizer.encode(text, **options)
-
-    def __call__(self, text: Any, **options: Any) -> Any:
-        """The answer for a short text is shared: its lists are read only."""
-        short = isinstance(text, str) and len(text) <= _LONGEST
-        return (self._call if short else self._tokenizer)(text, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_tokenizer":  # not set yet: while it is copied
-            raise AttributeError(name)
-        return getattr(self._tokenizer, name)
-
-    def __len__(self) -> int:
-        return len(self._tokenizer)
-
-
 TEMPLATE = "template"
 """The name that chooses the model's own template."""
 _UNFIT = (AssertionError, AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
@@ -416,7 +383,7 @@ def _named(tokenizer: Any, name: str, kwargs: Mapping[str, Any]) -> Renderer:
     except ValidationError as error:
         first = error.errors()[0]
         raise ArgumentsError(f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}") from error
-    return create_renderer(RememberedEncodings(tokenizer), chosen)
+    return create_renderer(tokenizer, chosen)
 
 
 def rendering_by(

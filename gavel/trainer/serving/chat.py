@@ -16,7 +16,7 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from renderers import Renderer
 
@@ -118,7 +118,7 @@ _FORMATS = 64
 MAX_TEXTS = 1024
 """Completions of a request for texts."""
 _LONGEST_TOKEN = 128
-"""Characters, spaces not counted."""
+"""Characters."""
 _SEED_STEP = 0x9E3779B97F4A7C15
 """Distance between the seeds of a request's turns."""
 
@@ -138,9 +138,8 @@ class ChatCompletions:
         self.max_context = engine.max_context
         self._max_reply = max_reply
         self._base = [base_model] if base_model not in (None, model) and engine.serves_base else []
-        self.turn_cache = TurnCache(policy.renderer, policy.decode, self.max_context)
-        self._own_format = ChatFormat(policy.renderer)
-        self._formats = functools.lru_cache(_FORMATS)(self._format_with)
+        self.turn_cache = TurnCache(policy.renderer, policy.decode)
+        self._formats = functools.lru_cache(_FORMATS)(self._chat_format)
 
     @property
     def names(self) -> list[str]:
@@ -232,7 +231,10 @@ class ChatCompletions:
         """`prompt`: in place of the rendered messages."""
         asked = read_chat_request(body, self.policy.vocabulary)
         version = self._version(asked.model)
-        form = self._chat_format(asked.chat_template_kwargs)
+        try:
+            form = self._formats(json.dumps(asked.chat_template_kwargs, sort_keys=True))
+        except ValueError as error:
+            raise BadRequest(str(error), "Leave it out of chat_template_kwargs.") from error
         self._check_length(asked)
         try:
             prompt = prompt or self.turn_cache.prompt(asked.messages, asked.offered, form)
@@ -261,13 +263,9 @@ class ChatCompletions:
         return Chat(asked, form, prompt, request, self._decode)
 
     def _check_length(self, asked: ChatRequest) -> None:
-        """Raises `ContextOverflow` for texts that no tokenizer fits into the context, before one tries for minutes."""
-        most = self.max_context * _LONGEST_TOKEN
-        texts: list[Any] = [message.get("content") for message in asked.messages]
-        if asked.offered:
-            texts.append(json.dumps(asked.offered))
-        written = sum(_characters(each) for each in texts)
-        if written > most:
+        """Raises `ContextOverflow` for what no tokenizer fits into the context, before one tries for minutes."""
+        written = len(json.dumps([asked.messages, asked.offered], ensure_ascii=False))
+        if written > self.max_context * _LONGEST_TOKEN:
             raise ContextOverflow(
                 f"the prompt has {written:,} characters, which leaves no room for a reply: the maximum context length "
                 f"is {self.max_context} tokens",
@@ -342,25 +340,10 @@ class ChatCompletions:
         step = name.removeprefix(self._model)
         return int(step[1:]) if step else None
 
-    def _chat_format(self, arguments: dict[str, Any]) -> ChatFormat:
-        """Raises `BadRequest` for arguments that the chat template does not read."""
-        if not arguments:
-            return self._own_format
-        try:
-            return self._formats(json.dumps(arguments, sort_keys=True))
-        except ValueError as error:
-            raise BadRequest(str(error), "Leave it out of chat_template_kwargs.") from error
-
-    def _format_with(self, arguments: str) -> ChatFormat:
+    def _chat_format(self, arguments: str) -> ChatFormat:
+        """Raises `ValueError` for arguments that the chat template does not read."""
         renderer = self.policy.rendering_by(json.loads(arguments))
-        return self._own_format if renderer is self._own_format.renderer else ChatFormat(renderer, arguments)
-
-
-def _characters(content: Any) -> int:
-    """Non-space characters of a text or of text parts; templates may strip spaces."""
-    if isinstance(content, list):
-        return sum(_characters(part.get("text")) for part in cast("list[dict[str, Any]]", content))
-    return len("".join(content.split())) if isinstance(content, str) else 0
+        return ChatFormat(renderer, "" if renderer is self.policy.renderer else arguments)
 
 
 def _count_abandoned(turns: int) -> None:

@@ -11,7 +11,6 @@ rendered ones if both decode to the same text. Least recently used turns are dro
 
 import hashlib
 import json
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -155,19 +154,14 @@ class _Turn:
 class TurnCache:
     """Renders requests to prompt ids; a bounded cache of sampled turns."""
 
-    def __init__(
-        self, renderer: Renderer, decode: Callable[[Sequence[int]], str], max_context: int = sys.maxsize
-    ) -> None:
-        """`decode` gives the text of token ids, special tokens included. Longer prompts than `max_context` tokens are
-        not kept."""
-        self._max_context = max_context
+    def __init__(self, renderer: Renderer, decode: Callable[[Sequence[int]], str]) -> None:
+        """`decode` gives the text of token ids, special tokens included."""
         self._renderer = renderer
         self._decode = decode
         self._turns: OrderedDict[bytes, _Turn] = OrderedDict()
         """By the exact messages up to the turn."""
         self._alike: dict[bytes, dict[bytes, None]] = {}
         """The keys of turns after messages that say the same, the newest last."""
-        self._openings: OrderedDict[bytes, list[int]] = OrderedDict()
 
     def prompt(
         self, messages: Sequence[Message], tools: list[Message] | None, chat: ChatFormat | None = None
@@ -183,7 +177,8 @@ class TurnCache:
             bridged = chat.renderer.bridge_to_next_turn(*known, following, tools=tools)  # type: ignore[arg-type]
             if bridged is not None:
                 return Prompt(list(bridged.token_ids), True)
-        rendered = self._render(messages, tools, chat)
+        asked: Any = {"tools": tools, "add_generation_prompt": True}
+        rendered = list(chat.renderer.render_ids(messages, **asked))  # type: ignore[arg-type]
         if known:
             go_on = self._splice if following else self._asked_again
             rendered = go_on(known[0] + known[1], rendered, chat)
@@ -224,20 +219,6 @@ class TurnCache:
         if found is not None:
             self._turns.move_to_end(found.meaning.exact)
         return found
-
-    def _render(self, messages: list[Message], tools: list[Message] | None, chat: ChatFormat) -> list[int]:
-        key = digest(messages) + _offered(tools, chat)
-        opening = self._openings.get(key)
-        if opening is None:
-            asked: Any = {"tools": tools, "add_generation_prompt": True}
-            opening = list(chat.renderer.render_ids(messages, **asked))  # type: ignore[arg-type]
-            if len(opening) > self._max_context:
-                return opening
-            self._openings[key] = opening
-        self._openings.move_to_end(key)
-        while len(self._openings) > _REMEMBERED_TURNS:
-            self._openings.popitem(last=False)
-        return opening
 
     def _asked_again(self, sampled: list[int], rendered: list[int], chat: ChatFormat) -> list[int]:
         """The sampled tokens, and what opens another turn of the assistant after them; `rendered` if a turn that was

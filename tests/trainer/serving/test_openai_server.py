@@ -136,7 +136,7 @@ async def test_a_call_is_text_where_none_may_be_made(policy, settings):
 @pytest.mark.parametrize(
     ("method", "path", "content", "status", "told"),
     [
-        ("POST", "chat/completions", "ab " * 1_000_000, 400, "2,000,000 characters"),
+        ("POST", "chat/completions", "ab " * 1_000_000, 400, "3,000,041 characters"),
         ("POST", "chat/completions", "\ud800", 400, "half a surrogate pair"),
         ("POST", "embeddings", "", 404, "POST /v1/chat/completions"),
         ("GET", "chat/completions", "", 405, "POST /v1/chat/completions"),
