@@ -90,11 +90,6 @@ class PoolSchedule:
         while len(self._holders) > _KEPT:
             self._holders.popitem(last=False)
 
-    def forget(self, sampler: int) -> None:
-        """The sampler has lost what it held."""
-        kept = ((state, holder) for state, holder in self._holders.items() if holder != sampler)
-        self._holders = OrderedDict(kept)
-
 
 def _states(token_ids: Sequence[int], version: int) -> list[int]:
     """The hash of each prefix, of one token and more."""
@@ -334,7 +329,6 @@ class EnginePool(Engine):
             if member.state == "gone" or self._error is not None:
                 return
             served, member.state, member.loaded = member.state == "serving", "gone", False
-            self._schedule.forget(member.number)
             left = len(self.serving)
             if not left:
                 told = f"none of the {len(self._members)} samplers serves any more; the last one: {reason}"

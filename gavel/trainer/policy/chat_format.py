@@ -298,10 +298,6 @@ _WITH_SYSTEM: list[Any] = [{"role": "system", "content": "Be brief."}, *_AGAIN]
 _PROBES = ((_ASKED, None), (_AGAIN, None), (_WITH_SYSTEM, None), (_ASKED, TOOLS), (ANSWERED, TOOLS))
 
 
-class ArgumentsError(ValueError):
-    """Arguments of the chat template that a renderer does not take."""
-
-
 def chat_renderer(
     tokenizer: Any,
     model_type: str,
@@ -336,11 +332,6 @@ def chat_renderer(
         found = _named(tokenizer, name, kwargs)
         found.render_ids(_ASKED, add_generation_prompt=True)  # some find out only now that a tokenizer is not theirs
         return found
-    except ArgumentsError as error:
-        raise BaseModelError(
-            f"the chat renderer {name!r} does not suit these chat_template_kwargs: {error}",
-            f"Leave it out, or pass renderer='{TEMPLATE}' for the model's own template, where that reads it.",
-        ) from error
     except _UNFIT as error:
         raise BaseModelError(
             f"the chat renderer {name!r} does not suit {base_model!r}: {_told(error)}",
@@ -377,12 +368,14 @@ def _named(tokenizer: Any, name: str, kwargs: Mapping[str, Any]) -> Renderer:
     fields = type(config).model_fields
     if unread := [each for each in kwargs if each not in fields]:
         known = [field for field in fields if field != "name"]
-        raise ArgumentsError(f"it takes no {unread[0]}, but {', '.join(known)}")
+        raise ValueError(f"chat_template_kwargs: it takes no {unread[0]}, but {', '.join(known)}")
     try:
         chosen = type(config).model_validate({**config.model_dump(), **kwargs})
     except ValidationError as error:
         first = error.errors()[0]
-        raise ArgumentsError(f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}") from error
+        raise ValueError(
+            f"chat_template_kwargs: {'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}"
+        ) from error
     return create_renderer(tokenizer, chosen)
 
 
@@ -396,7 +389,7 @@ def rendering_by(
         config: Any = getattr(renderer, "config")  # noqa: B009
         return _named(tokenizer, config.name, chat_template_kwargs)
     except _UNFIT as error:
-        raise ChatFormatError(f"chat_template_kwargs: {_told(error)}") from error
+        raise ChatFormatError(_told(error)) from error
 
 
 def _difference(renderer: Renderer, tokenizer: Any, kwargs: Mapping[str, Any]) -> str | None:

@@ -32,7 +32,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import vllm_launch
 from gavel.trainer.engines.vllm_launch import Served, ServerProcess
 from gavel.trainer.model import Model, TrainableModel
-from gavel.trainer.policy.adapters import ReferencePolicyError
+from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import source_of
 from gavel.trainer.runs.run_directory import NamedCheckpointError, RunDirectoryError
 from tests.backend_server import KEY, serving
@@ -252,5 +252,5 @@ async def test_a_run_begins_with_a_checkpoint_of_the_backend_s_machine_and_mista
         with pytest.raises(NamedCheckpointError, match="there is no run"):
             await a_model("other", from_checkpoint="tests/nothing").register(backend)
         for reference in (str(tmp_path / "none"), "nowhere", "7"):
-            with pytest.raises(ReferencePolicyError, match="'start'"):
+            with pytest.raises(BaseModelError, match="'start'"):
                 await backend.prepare(model, TrainConfig(beta=0.1, reference=reference))
