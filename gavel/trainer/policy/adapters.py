@@ -215,8 +215,8 @@ def check_lora(directory: Path, lora: LoraSettings, device: str = "cpu") -> Adap
         rslora = "--rslora" if adapter.rslora else "--no-rslora"
         raise BaseModelError(
             f"the checkpoint {str(directory)!r} does not fit: its adapter has rank {adapter.rank} and alpha "
-            f"{adapter.alpha:g}{' with rsLoRA' if adapter.rslora else ''}, this run has rank {lora.rank} and alpha {lora.alpha}"
-            f"{' with rsLoRA' if lora.rslora else ''}",
+            f"{adapter.alpha:g}{' with rsLoRA' if adapter.rslora else ''}, this run has rank {lora.rank} and alpha "
+            f"{lora.alpha}{' with rsLoRA' if lora.rslora else ''}",
             f"Train with --lora-rank {adapter.rank} --lora-alpha {adapter.alpha:g} {rslora}; in code "
             f"LoraSettings(rank={adapter.rank}, alpha={adapter.alpha:g}, rslora={adapter.rslora}).",
         )

@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -35,35 +35,17 @@ class EndpointError(GavelError):
 class BadRequest(GavelError):
     """A request that cannot be served as asked."""
 
-    status, code = 400, "invalid_request"
-    details: ClassVar[dict[str, Any] | None] = None
+    def __init__(
+        self, message: str, remedy: str, code: str = "invalid_request", status: int = 400, details: Any = None
+    ) -> None:
+        super().__init__(message, remedy)
+        self.code, self.status, self.details = code, status, details
 
 
-class UnknownModel(BadRequest):
-    """A model, or a step of it, that is not served."""
-
-    code = "model_not_found"
-
-    def __init__(self, name: str, served: list[str]) -> None:
-        super().__init__(
-            f"the model {name!r} is not served here; live: {', '.join(served)}",
-            "Ask model.get_inference_name() for each rollout.",
-        )
-
-
-class TooLarge(BadRequest):
-    """A body with more bytes than are read."""
-
-    status, code = 413, "request_too_large"
-
-
-class Unthreaded(BadRequest):
-    """A thread of Anthropic's API, which its clients go on without when they are told so."""
-
-    details: ClassVar = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-
-    def __init__(self) -> None:
-        super().__init__("thread is not supported here", "Send the whole conversation as messages.")
+def unknown_model(name: str, served: list[str]) -> BadRequest:
+    """The error for a model, or a step of it, that is not served."""
+    told = f"the model {name!r} is not served here; live: {', '.join(served)}"
+    return BadRequest(told, "Ask model.get_inference_name() for each rollout.", "model_not_found")
 
 
 class ClientGone(Exception):
@@ -132,7 +114,8 @@ async def object_of(request: Request) -> dict[str, Any]:
         async for chunk in request.stream():
             read += chunk
             if len(read) > _MAX_BODY:
-                raise TooLarge(f"the body has more than {_MAX_BODY >> 20} MiB", "Shorten the conversation.")
+                told = f"the body has more than {_MAX_BODY >> 20} MiB"
+                raise BadRequest(told, "Shorten the conversation.", "request_too_large", 413)
     except ClientDisconnect as error:
         raise ClientGone from error
     if coding := request.headers.get("content-encoding", "identity").replace("identity", ""):

@@ -25,7 +25,7 @@ from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
 from gavel.trainer.policy.chat_format import ChatFormatError
 from gavel.trainer.policy.policy import Policy
-from gavel.trainer.serving.answers import BadRequest, UnknownModel
+from gavel.trainer.serving.answers import BadRequest, unknown_model
 from gavel.trainer.serving.capture import current_capture
 from gavel.trainer.serving.chat_objects import (
     Chat,
@@ -308,7 +308,7 @@ class ChatCompletions:
         try:
             return await sample_turn(self._engine, chat.request, [*_ends(chat)], heard)
         except AdapterGone as error:  # replaced since the request came in
-            raise UnknownModel(chat.asked.model, self.names) from error
+            raise unknown_model(chat.asked.model, self.names) from error
 
     def _reply(self, chat: Chat, turn: Sampled) -> Message:
         said = without_end([*chat.opening, *turn.token_ids], chat.request.stop_ids)
@@ -334,7 +334,7 @@ class ChatCompletions:
     def _version(self, name: str) -> int | None:
         """The version of the adapter that a request names; None: the live one."""
         if name not in self.names:
-            raise UnknownModel(name, self.names)
+            raise unknown_model(name, self.names)
         if name in self._base:
             return BASE
         step = name.removeprefix(self._model)

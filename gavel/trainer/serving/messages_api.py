@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.answers import Unthreaded, object_of, translated
+from gavel.trainer.serving.answers import BadRequest, object_of, translated
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import Given, Text, function_choice, function_tool, read
@@ -206,7 +206,8 @@ class _MessagesRequest(Given):
 def chat_request(body: Message) -> Message:
     """The chat request of `body`. Raises `BadRequest`."""
     if body.get("thread") is not None:
-        raise Unthreaded
+        details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}  # clients go on without one
+        raise BadRequest("thread is not supported here", "Send the whole conversation as messages.", details=details)
     asked = read(_MessagesRequest, body)
     chat: Message = {**(asked.model_extra or {})}
     opening = [{"role": "system", "content": asked.system}] if asked.system else []
