@@ -328,6 +328,7 @@ _WINDOWED = frozenset(
 _ONE_LENGTH = frozenset(("ctrl", "opt"))
 """Types whose decoders ask a cache for one length of all conversations."""
 
+ANOTHER_ENGINE = "Sample it with vLLM (--engine vllm, or LocalBackend(engine='vllm')), or choose another base model."
 NOT_SAMPLED = ("doge", "jamba", "zamba")
 """Types whose caches give log-probs a little off those of a plain pass, which rounding may hide from the proof at
 registration; test_families.py tries each."""
@@ -401,5 +402,5 @@ def check_sampled_here(config: Any) -> None:
     if config.get_text_config().model_type in NOT_SAMPLED:
         raise BaseModelError(
             f"the embedded engine cannot sample {config.model_type}: its cache gives other log-probs than a plain pass",
-            "Sample it with vLLM (--engine vllm, or LocalBackend(engine='vllm')), or choose another base model.",
+            ANOTHER_ENGINE,
         )
