@@ -155,7 +155,6 @@ def reference_weights(policy: "Policy", directory: Path) -> list[torch.Tensor]:
 
     Layers that it leaves alone get zeros; another scale goes into B. Raises `BaseModelError`.
     """
-
     check_adapter(directory)
     adapter = _read_adapter(directory, str(policy.device))
     own = dict(policy.adapter_parameters())

@@ -179,7 +179,8 @@ class TemplateRenderer(DefaultRenderer):
         given = dict(chat_template_kwargs or {})
         read = template_arguments(tokenizer.get_chat_template())
         if unread := [name for name in given if name not in read]:
-            raise ChatFormatError(f"it does not read {unread[0]}, but {', '.join(sorted(read)) or 'no argument'}")
+            known = ", ".join(sorted(read)) or "no argument"
+            raise ChatFormatError(f"it does not read {unread[0]} of chat_template_kwargs, but {known}")
         super().__init__(tokenizer, DefaultRendererConfig.model_validate(given))
         self._in_words = self._untold = False
         self._stop_ids = list(dict.fromkeys([*self._turn_ends(), *super().get_stop_token_ids(), *stop_ids]))
@@ -191,16 +192,10 @@ class TemplateRenderer(DefaultRenderer):
     def get_stop_token_ids(self) -> list[int]:
         return self._stop_ids
 
-    def render_ids(
-        self, messages: list[Message], *, tools: list[ToolSpec] | None = None, add_generation_prompt: bool = False
-    ) -> list[int]:
-        """The token ids of a conversation. Raises `ChatFormatError`."""
-        return self._apply(messages, tools=tools, add_generation_prompt=add_generation_prompt)
-
     def render(
         self, messages: list[Message], *, tools: list[ToolSpec] | None = None, add_generation_prompt: bool = False
     ) -> RenderedTokens:
-        """The same with the message of each token, and which of them are sampled.
+        """The token ids of a conversation, with the message of each, and which of them are sampled.
 
         A turn is attributed where the rendering up to it is a prefix of the whole; a template that rewrites earlier
         turns leaves the others without sampled tokens. Raises `ChatFormatError`.
@@ -368,7 +363,7 @@ def _named(tokenizer: Any, name: str, kwargs: Mapping[str, Any]) -> Renderer:
     fields = type(config).model_fields
     if unread := [each for each in kwargs if each not in fields]:
         known = [field for field in fields if field != "name"]
-        raise ValueError(f"chat_template_kwargs: it takes no {unread[0]}, but {', '.join(known)}")
+        raise ValueError(f"it takes no {unread[0]} of chat_template_kwargs, but {', '.join(known)}")
     try:
         chosen = type(config).model_validate({**config.model_dump(), **kwargs})
     except ValidationError as error:
