@@ -302,11 +302,13 @@ def test_what_the_embedded_engine_is_said_not_to_sample_it_samples_wrongly(kind,
         assert sampling_gap(engine, plain) > 1e-4
 
 
-@pytest.mark.parametrize("kind", ["recurrent_gemma", "rwkv"])
+@pytest.mark.parametrize("kind", ["cpmant", "minimax", "openai-gpt", "recurrent_gemma", "rwkv", "xlstm"])
 def test_the_proof_at_registration_finds_what_the_config_would_not_tell(kind: str, opened: OpenPolicy) -> None:
     family = small(kind)
     own = opened(family)
-    with sampling(family, own) as engine, pytest.raises(PublishError, match=r"does not fit|cannot sample") as error:
+    told = pytest.raises((PublishError, BaseModelError), match=r"does not fit|cannot sample")
+    with told as error, sampling(family, own) as engine:
+        slots_that_fit(family.model(), 64)
         prove(engine, own)
     assert "--engine vllm" in error.value.remedy
 

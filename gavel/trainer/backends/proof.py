@@ -35,6 +35,7 @@ from gavel.trainer.data.training_batch import TrainedSequence
 from gavel.trainer.engines.engine_pool import EnginePool
 from gavel.trainer.engines.protocol import DEADLINE, Engine, EngineError, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.policy.loading import ANOTHER_ENGINE
 from gavel.trainer.policy.policy import Policy
 
 FEWEST = 32
@@ -66,7 +67,6 @@ _PROMPT_TOKENS, _SAMPLED_TOKENS, _OBSERVED_TOKENS = 24, 16, 4
 """Tokens per conversation and turn, if the context has room for twice as many."""
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
 """Nats per token by which the computation of a base model may differ, by the dtype of its weights."""
-ANOTHER_ENGINE = "Sample it with vLLM (--engine vllm, or LocalBackend(engine='vllm')), or choose another base model."
 
 LearnerLogprobs = Callable[..., torch.Tensor]
 """The learner's log-probs of the trained tokens of one or more sequences, computed in one pass. `[T]`"""

@@ -217,7 +217,7 @@ class TrainingRun:
         return [[value.item() for value in part] for part in parts]
 
     def prepare(self, config: TrainConfig) -> None:
-        """Sets what divergences are from. Raises `ReferencePolicyError`."""
+        """Sets what divergences are from. Raises `BaseModelError`."""
         with self._lock:
             self._refer(config)
 

@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import Literal, Protocol
+from typing import Literal
 
 from gavel.trainer.engines.protocol import (
     Adapter,
@@ -32,6 +32,7 @@ from gavel.trainer.engines.protocol import (
     closed_error,
     settle,
 )
+from gavel.trainer.engines.vllm import VllmEngine
 
 logger = logging.getLogger(__name__)
 
@@ -90,31 +91,13 @@ class PoolSchedule:
         while len(self._holders) > _KEPT:
             self._holders.popitem(last=False)
 
-    def forget(self, sampler: int) -> None:
-        """The sampler has lost what it held."""
-        kept = ((state, holder) for state, holder in self._holders.items() if holder != sampler)
-        self._holders = OrderedDict(kept)
-
 
 def _states(token_ids: Sequence[int], version: int) -> list[int]:
     """The hash of each prefix, of one token and more."""
     return list(accumulate(token_ids, lambda state, token: hash((state, token)), initial=hash((version,))))[1:]
 
 
-class PooledEngine(Engine, Protocol):
-    """An engine of its own server."""
-
-    @property
-    def address(self) -> str:
-        """The server's address."""
-        ...
-
-    def healthy(self) -> bool:
-        """Whether the server answers; returns within a minute, and raises nothing."""
-        ...
-
-
-Connect = Callable[[], PooledEngine]
+Connect = Callable[[], VllmEngine]
 """Connects to a server, or starts one. Raises `EngineError`."""
 
 
@@ -122,7 +105,7 @@ Connect = Callable[[], PooledEngine]
 class _Member:
     number: int
     connect: Connect
-    engine: PooledEngine
+    engine: VllmEngine
     state: Literal["serving", "gone", "back"] = "serving"
     loaded: bool = False
     """True if a sampler that reconnected has the live adapter."""
@@ -172,16 +155,16 @@ class EnginePool(Engine):
             watcher.start()
 
     @property
-    def serving(self) -> list[PooledEngine]:
+    def serving(self) -> list[VllmEngine]:
         """The samplers that take requests."""
         return [member.engine for member in self._members if member.state == "serving"]
 
     @property
-    def returned(self) -> list[PooledEngine]:
+    def returned(self) -> list[VllmEngine]:
         """The samplers that reconnected and have the live adapter: to be proven, then admitted or refused."""
         return [member.engine for member in self._members if member.state == "back" and member.loaded]
 
-    def admit(self, engine: PooledEngine) -> None:
+    def admit(self, engine: VllmEngine) -> None:
         """A sampler that came back takes requests from now on."""
         with self._lock:
             for member in self._members:
@@ -189,7 +172,7 @@ class EnginePool(Engine):
                     member.state = "serving"
         logger.warning("the sampler at %s is back", engine.address)
 
-    def leave_out(self, engine: PooledEngine, error: Exception) -> bool:
+    def leave_out(self, engine: VllmEngine, error: Exception) -> bool:
         """Takes a sampler out, which must be gone or back; whether it was."""
         member = next((each for each in self._members if each.engine is engine), None)
         if member is None or (member.state == "serving" and not engine.closed):
@@ -303,7 +286,7 @@ class EnginePool(Engine):
         live = self.adapter_version if version is None else version
         return self._members[self._schedule.place(request.prompt_ids, live, holders)]
 
-    def _finish(self, asked: _Asked, member: _Member, engine: PooledEngine, attempt: "Future[Sampled]") -> None:
+    def _finish(self, asked: _Asked, member: _Member, engine: VllmEngine, attempt: "Future[Sampled]") -> None:
         """Completes the request, begins it again elsewhere, or fails it; called in a thread of `engine`, the member's
         engine at the attempt's start."""
         error = None if attempt.cancelled() else attempt.exception()
@@ -334,7 +317,6 @@ class EnginePool(Engine):
             if member.state == "gone" or self._error is not None:
                 return
             served, member.state, member.loaded = member.state == "serving", "gone", False
-            self._schedule.forget(member.number)
             left = len(self.serving)
             if not left:
                 told = f"none of the {len(self._members)} samplers serves any more; the last one: {reason}"
@@ -389,7 +371,7 @@ class EnginePool(Engine):
         return True
 
 
-def _connect_all(connects: Sequence[Connect]) -> list[PooledEngine]:
+def _connect_all(connects: Sequence[Connect]) -> list[VllmEngine]:
     """Connects to all or none: if one fails, those that were reached are closed."""
     with ThreadPoolExecutor(len(connects)) as threads:
         connecting = [threads.submit(connect) for connect in connects]

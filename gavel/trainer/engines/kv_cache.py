@@ -14,7 +14,7 @@ from transformers import DynamicCache
 
 from gavel.trainer.cached_pass import cached
 from gavel.trainer.device_memory import DeviceMemory
-from gavel.trainer.policy.loading import text_decoder
+from gavel.trainer.policy.loading import ANOTHER_ENGINE, BaseModelError, text_decoder
 
 _BLOCK = 512
 """Tokens of the capacity are a multiple of this, so that a pass can read whole blocks of keys."""
@@ -178,14 +178,24 @@ def slots_that_fit(model: Any, max_context: int) -> int:
 
 @torch.inference_mode()
 def slot_bytes(model: Any, max_context: int) -> int:
-    """Bytes of a slot of `max_context` tokens, by the caches of a pass over one token and over two."""
-    decoder = text_decoder(model)
+    """Bytes of a slot of `max_context` tokens, by the caches of a pass over one token and over two.
+
+    Raises `BaseModelError` for a model that takes no such cache.
+    """
+    decoder, problem = text_decoder(model), "it takes no cache of transformers' own"
     held: list[int] = []
-    for tokens in (1, 2):
-        cache = DynamicCache(config=decoder.config)
-        ids = torch.zeros((1, tokens), dtype=torch.int64, device=model.device)
-        decoder(input_ids=ids, use_cache=True, **cached(decoder, cache))
-        held.append(sum(_bytes(vars(layer)) for layer in cache.layers))
+    try:
+        for tokens in (1, 2):
+            cache = DynamicCache(config=decoder.config)
+            ids = torch.zeros((1, tokens), dtype=torch.int64, device=model.device)
+            decoder(input_ids=ids, use_cache=True, **cached(decoder, cache))
+            held.append(sum(_bytes(vars(layer)) for layer in cache.layers))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # a model with a cache of its own fails in its own way
+        problem = f"{problem} ({type(error).__name__}: {error})"
+    if len(held) < 2 or not held[1]:
+        raise BaseModelError(f"the embedded engine cannot sample {model.config.model_type}: {problem}", ANOTHER_ENGINE)
     return held[0] + (held[1] - held[0]) * (max_context - 1)
 
 

@@ -62,9 +62,9 @@ def _score(learner: Learner, *batch: TokenSequence) -> torch.Tensor:
     return trained_logprobs(learner.policy, batch)
 
 
-def _fit(learner: Learner, checkpointing: bool, reserved: int, memory: DeviceMemory | None = None) -> int:
+def _fit(learner: Learner, checkpointing: bool, reserved: int) -> int:
     policy, world = learner.policy, learner.world
-    memory = memory or DeviceMemory(policy.device)
+    memory = DeviceMemory(policy.device)
     with world.together(communicating=policy.sharded):
         need = measure_pass(policy, memory, checkpointing=checkpointing)
         state = 3 * sum(parameter.nbytes for parameter in policy.parameters())  # the gradient and AdamW's means
@@ -143,14 +143,12 @@ class LearnerReplicas:
         """`trained_logprobs` of some sequences, without a gradient. `[T]`"""
         return self._run(_score, *batch)
 
-    def fitting_tokens(self, *, checkpointing: bool, reserved: int, memory: DeviceMemory | None = None) -> int:
+    def fitting_tokens(self, *, checkpointing: bool, reserved: int) -> int:
         """Tokens of the largest micro-batch for the process with the least free memory, by passes measured now.
 
-        `reserved`: bytes that others will take of it. `memory`: the leader's, by default that of its device.
+        `reserved`: bytes that others will take of it.
         """
-        with self._world.leading:
-            self._world.broadcast((self._number, _fit, (checkpointing, reserved)))
-            return _fit(self.learner, checkpointing, reserved, memory)
+        return self._run(_fit, checkpointing, reserved)
 
     def close(self) -> None:
         """Frees the learners of the other processes, unless these are gone."""

@@ -23,7 +23,6 @@ from peft import load_peft_weights
 from peft.tuners.lora import LoraLayer, ParamWrapper
 from safetensors import SafetensorError
 
-from gavel.base.errors import GavelError
 from gavel.base.files import new_folder
 from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.kernels.fused_layers import factors_of
@@ -92,30 +91,29 @@ class AdapterFile:
         return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 
-class ReferencePolicyError(GavelError):
-    """The reference of a divergence cannot be used."""
-
-
-def _read_adapter(directory: Path, device: str, told: Callable[[str], GavelError]) -> AdapterFile:
-    """Raises what `told` makes of a reason."""
+def _read_adapter(directory: Path, device: str) -> AdapterFile:
+    """Raises `BaseModelError`."""
     try:
         config = json.loads((directory / FILES[0]).read_text(encoding="utf-8"))
         weights = load_peft_weights(str(directory), device=device)
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
+        if config.get("rank_pattern") or config.get("alpha_pattern") or config.get("bias", "none") != "none":
+            raise ValueError("it has ranks or biases of single layers")
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise told(f"cannot be read: {error}") from error
-    if config.get("rank_pattern") or config.get("alpha_pattern") or config.get("bias", "none") != "none":
-        raise told("has ranks or biases of single layers")
+        raise BaseModelError(
+            f"the adapter in {str(directory)!r} cannot be read: {error}",
+            "Name the checkpoint of another step, or of another run.",
+        ) from error
     return AdapterFile(rank, alpha, bool(config.get("use_rslora")), weights)
 
 
 def check_adapter(directory: Path) -> None:
-    """Raises `ReferencePolicyError` when there is no PEFT adapter in `directory`."""
+    """Raises `BaseModelError` when there is no PEFT adapter in `directory`."""
     missing = next((name for name in FILES if not (directory / name).is_file()), None)
     if missing is None:
         return
     newest = max((entry for entry in directory.glob("checkpoints/*") if (entry / FILES[1]).is_file()), default=None)
-    raise ReferencePolicyError(
+    raise BaseModelError(
         f"the reference {str(directory)!r} is no directory of an adapter: it has no {missing}",
         f"Name a checkpoint of that run, such as {newest}."
         if newest
@@ -127,7 +125,7 @@ def keep_reference(run: Path, checkpoint: Callable[[int], Path], policy: "Policy
     """The directory `reference/…` of a run with its copy of the reference, made when it is first asked for.
 
     `start` is the policy as it is at that moment. Checkpoints are deleted and other runs moved; the copy stays. Raises
-    `ReferencePolicyError`.
+    `BaseModelError`.
     """
     source, kept = config.reference_path, run / "reference" / "start"
     if source is not None:
@@ -137,7 +135,7 @@ def keep_reference(run: Path, checkpoint: Callable[[int], Path], policy: "Policy
     if kept.is_dir():
         return kept
     if source is not None and config.reference_path is None and not source.is_dir():
-        raise ReferencePolicyError(
+        raise BaseModelError(
             f"the run has no checkpoint of step {config.reference}, which is to be the reference",
             "Name a step whose checkpoint is kept, the directory of another one, 'start' or 'base'.",
         )
@@ -155,21 +153,17 @@ def keep_reference(run: Path, checkpoint: Callable[[int], Path], policy: "Policy
 def reference_weights(policy: "Policy", directory: Path) -> list[torch.Tensor]:
     """The adapter in `directory` as the policy's parameters would hold it.
 
-    Layers that it leaves alone get zeros; another scale goes into B. Raises `ReferencePolicyError`.
+    Layers that it leaves alone get zeros; another scale goes into B. Raises `BaseModelError`.
     """
-
-    def wrong(told: str) -> ReferencePolicyError:
-        return ReferencePolicyError(
-            f"the reference {str(directory)!r} {told}",
-            "Train with the same rank and layers as it, or choose reference='base' or 'start'.",
-        )
-
     check_adapter(directory)
-    adapter = _read_adapter(directory, str(policy.device), wrong)
+    adapter = _read_adapter(directory, str(policy.device))
     own = dict(policy.adapter_parameters())
     weights = {name: torch.zeros_like(parameter) for name, parameter in own.items()} | adapter.weights
     if (misfit := adapter_misfit(policy, weights)) is not None:
-        raise wrong(f"does not fit: {misfit}")
+        raise BaseModelError(
+            f"the reference {str(directory)!r} does not fit: {misfit}",
+            "Train with the same rank and layers as it, or choose reference='base' or 'start'.",
+        )
     scales = {name: adapter.scale / policy.lora_scale if ".lora_B." in name else 1.0 for name in own}
     return [weights[name].to(parameter.dtype) * scales[name] for name, parameter in own.items()]
 
@@ -215,18 +209,13 @@ def check_lora(directory: Path, lora: LoraSettings, device: str = "cpu") -> Adap
 
     Raises `BaseModelError` for one that cannot be read, or of another rank or scale.
     """
-    named = f"the checkpoint {str(directory)!r}"
-    adapter = _read_adapter(
-        directory,
-        device,
-        lambda told: BaseModelError(f"{named} {told}", "Name the checkpoint of another step, or of another run."),
-    )
+    adapter = _read_adapter(directory, device)
     if (adapter.rank, adapter.alpha, adapter.rslora) != (lora.rank, lora.alpha, lora.rslora):
         rslora = "--rslora" if adapter.rslora else "--no-rslora"
         raise BaseModelError(
-            f"{named} does not fit: its adapter has rank {adapter.rank} and alpha {adapter.alpha:g}"
-            f"{' with rsLoRA' if adapter.rslora else ''}, this run has rank {lora.rank} and alpha {lora.alpha}"
-            f"{' with rsLoRA' if lora.rslora else ''}",
+            f"the checkpoint {str(directory)!r} does not fit: its adapter has rank {adapter.rank} and alpha "
+            f"{adapter.alpha:g}{' with rsLoRA' if adapter.rslora else ''}, this run has rank {lora.rank} and alpha "
+            f"{lora.alpha}{' with rsLoRA' if lora.rslora else ''}",
             f"Train with --lora-rank {adapter.rank} --lora-alpha {adapter.alpha:g} {rslora}; in code "
             f"LoraSettings(rank={adapter.rank}, alpha={adapter.alpha:g}, rslora={adapter.rslora}).",
         )

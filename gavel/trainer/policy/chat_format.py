@@ -2,7 +2,6 @@
 
 In this order: the one that was named; the exact one that the `renderers` library has for a published model; the one of
 its architecture, if it renders probe conversations as the tokenizer's own template does; that template itself.
-Renderers ask for the tokens of the same few headers at every turn, so short texts' encodings are remembered.
 
 `TemplateRenderer` renders by the model's own template, through transformers.
 
@@ -21,7 +20,6 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +179,8 @@ class TemplateRenderer(DefaultRenderer):
         given = dict(chat_template_kwargs or {})
         read = template_arguments(tokenizer.get_chat_template())
         if unread := [name for name in given if name not in read]:
-            raise ChatFormatError(f"it does not read {unread[0]}, but {', '.join(sorted(read)) or 'no argument'}")
+            known = ", ".join(sorted(read)) or "no argument"
+            raise ChatFormatError(f"it does not read {unread[0]} of chat_template_kwargs, but {known}")
         super().__init__(tokenizer, DefaultRendererConfig.model_validate(given))
         self._in_words = self._untold = False
         self._stop_ids = list(dict.fromkeys([*self._turn_ends(), *super().get_stop_token_ids(), *stop_ids]))
@@ -193,16 +192,10 @@ class TemplateRenderer(DefaultRenderer):
     def get_stop_token_ids(self) -> list[int]:
         return self._stop_ids
 
-    def render_ids(
-        self, messages: list[Message], *, tools: list[ToolSpec] | None = None, add_generation_prompt: bool = False
-    ) -> list[int]:
-        """The token ids of a conversation. Raises `ChatFormatError`."""
-        return self._apply(messages, tools=tools, add_generation_prompt=add_generation_prompt)
-
     def render(
         self, messages: list[Message], *, tools: list[ToolSpec] | None = None, add_generation_prompt: bool = False
     ) -> RenderedTokens:
-        """The same with the message of each token, and which of them are sampled.
+        """The token ids of a conversation, with the message of each, and which of them are sampled.
 
         A turn is attributed where the rendering up to it is a prefix of the whole; a template that rewrites earlier
         turns leaves the others without sampled tokens. Raises `ChatFormatError`.
@@ -291,37 +284,6 @@ class TemplateRenderer(DefaultRenderer):
         return _RESULT in shown and read == [("look_up", {"word": _WORD}, ToolCallParseStatus.OK)]
 
 
-_LONGEST = 64
-"""Characters of a text that is remembered."""
-_TEXTS = 1024
-
-
-class RememberedEncodings:
-    """Remembers the encodings of short texts, the least recently used of which are dropped first."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        """No token may be added to `tokenizer` from now on."""
-        self._tokenizer = tokenizer
-        self._encode, self._call = lru_cache(_TEXTS)(tokenizer.encode), lru_cache(_TEXTS)(tokenizer)
-
-    def encode(self, text: Any, **options: Any) -> list[int]:
-        short = isinstance(text, str) and len(text) <= _LONGEST
-        return list(self._encode(text, **options)) if short else self._tokenizer.encode(text, **options)
-
-    def __call__(self, text: Any, **options: Any) -> Any:
-        """The answer for a short text is shared: its lists are read only."""
-        short = isinstance(text, str) and len(text) <= _LONGEST
-        return (self._call if short else self._tokenizer)(text, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_tokenizer":  # not set yet: while it is copied
-            raise AttributeError(name)
-        return getattr(self._tokenizer, name)
-
-    def __len__(self) -> int:
-        return len(self._tokenizer)
-
-
 TEMPLATE = "template"
 """The name that chooses the model's own template."""
 _UNFIT = (AssertionError, AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
@@ -329,10 +291,6 @@ _UNFIT = (AssertionError, AttributeError, ImportError, KeyError, OSError, Runtim
 _AGAIN: list[Any] = [*SAID, {"role": "user", "content": "And then?"}]
 _WITH_SYSTEM: list[Any] = [{"role": "system", "content": "Be brief."}, *_AGAIN]
 _PROBES = ((_ASKED, None), (_AGAIN, None), (_WITH_SYSTEM, None), (_ASKED, TOOLS), (ANSWERED, TOOLS))
-
-
-class ArgumentsError(ValueError):
-    """Arguments of the chat template that a renderer does not take."""
 
 
 def chat_renderer(
@@ -369,11 +327,6 @@ def chat_renderer(
         found = _named(tokenizer, name, kwargs)
         found.render_ids(_ASKED, add_generation_prompt=True)  # some find out only now that a tokenizer is not theirs
         return found
-    except ArgumentsError as error:
-        raise BaseModelError(
-            f"the chat renderer {name!r} does not suit these chat_template_kwargs: {error}",
-            f"Leave it out, or pass renderer='{TEMPLATE}' for the model's own template, where that reads it.",
-        ) from error
     except _UNFIT as error:
         raise BaseModelError(
             f"the chat renderer {name!r} does not suit {base_model!r}: {_told(error)}",
@@ -410,13 +363,15 @@ def _named(tokenizer: Any, name: str, kwargs: Mapping[str, Any]) -> Renderer:
     fields = type(config).model_fields
     if unread := [each for each in kwargs if each not in fields]:
         known = [field for field in fields if field != "name"]
-        raise ArgumentsError(f"it takes no {unread[0]}, but {', '.join(known)}")
+        raise ValueError(f"it takes no {unread[0]} of chat_template_kwargs, but {', '.join(known)}")
     try:
         chosen = type(config).model_validate({**config.model_dump(), **kwargs})
     except ValidationError as error:
         first = error.errors()[0]
-        raise ArgumentsError(f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}") from error
-    return create_renderer(RememberedEncodings(tokenizer), chosen)
+        raise ValueError(
+            f"chat_template_kwargs: {'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}"
+        ) from error
+    return create_renderer(tokenizer, chosen)
 
 
 def rendering_by(
@@ -429,7 +384,7 @@ def rendering_by(
         config: Any = getattr(renderer, "config")  # noqa: B009
         return _named(tokenizer, config.name, chat_template_kwargs)
     except _UNFIT as error:
-        raise ChatFormatError(f"chat_template_kwargs: {_told(error)}") from error
+        raise ChatFormatError(_told(error)) from error
 
 
 def _difference(renderer: Renderer, tokenizer: Any, kwargs: Mapping[str, Any]) -> str | None:

@@ -7,11 +7,12 @@ later is an event of its own.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from gavel.base.errors import GavelError
 from gavel.trainer.engines.grammar import GrammarError
@@ -34,35 +35,17 @@ class EndpointError(GavelError):
 class BadRequest(GavelError):
     """A request that cannot be served as asked."""
 
-    status, code = 400, "invalid_request"
-    details: ClassVar[dict[str, Any] | None] = None
+    def __init__(
+        self, message: str, remedy: str, code: str = "invalid_request", status: int = 400, details: Any = None
+    ) -> None:
+        super().__init__(message, remedy)
+        self.code, self.status, self.details = code, status, details
 
 
-class UnknownModel(BadRequest):
-    """A model, or a step of it, that is not served."""
-
-    code = "model_not_found"
-
-    def __init__(self, name: str, served: list[str]) -> None:
-        super().__init__(
-            f"the model {name!r} is not served here; live: {', '.join(served)}",
-            "Ask model.get_inference_name() for each rollout.",
-        )
-
-
-class TooLarge(BadRequest):
-    """A body with more bytes than are read."""
-
-    status, code = 413, "request_too_large"
-
-
-class Unthreaded(BadRequest):
-    """A thread of Anthropic's API, which its clients go on without when they are told so."""
-
-    details: ClassVar = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-
-    def __init__(self) -> None:
-        super().__init__("thread is not supported here", "Send the whole conversation as messages.")
+def unknown_model(name: str, served: list[str]) -> BadRequest:
+    """The error for a model, or a step of it, that is not served."""
+    told = f"the model {name!r} is not served here; live: {', '.join(served)}"
+    return BadRequest(told, "Ask model.get_inference_name() for each rollout.", "model_not_found")
 
 
 class ClientGone(Exception):
@@ -131,7 +114,8 @@ async def object_of(request: Request) -> dict[str, Any]:
         async for chunk in request.stream():
             read += chunk
             if len(read) > _MAX_BODY:
-                raise TooLarge(f"the body has more than {_MAX_BODY >> 20} MiB", "Shorten the conversation.")
+                told = f"the body has more than {_MAX_BODY >> 20} MiB"
+                raise BadRequest(told, "Shorten the conversation.", "request_too_large", 413)
     except ClientDisconnect as error:
         raise ClientGone from error
     if coding := request.headers.get("content-encoding", "identity").replace("identity", ""):
@@ -153,22 +137,53 @@ def event(data: Any, name: str | None = None) -> bytes:
     return (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
 
 
-async def json_answer(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
-    """The object that `work` gives; the request's body must have been read. Raises what `work` raises."""
-    # In ASCII: sampled arguments may hold half a surrogate pair, which no other encoding takes.
-    return Response(json.dumps(await _until_gone(request, work)), media_type="application/json")
-
-
-async def streamed_answer(
-    request: Request, events: AsyncGenerator[bytes, None], failed: Callable[[dict[str, Any]], bytes] = event
+async def json_answer(
+    request: Request, work: Coroutine[Any, Any, dict[str, Any]], events: Callable[[Any], Iterable[bytes]] | None = None
 ) -> Response:
-    """`events` as they come; `failed` makes the last one of an error's body. The request's body must have been read."""
+    """The object that `work` gives, or `events` made of it, all at once; the request's body must have been read.
+
+    Raises what `work` raises.
+    """
+    made = await _until_gone(request, work)
+    if events is not None:
+        return Response(b"".join(events(made)), media_type="text/event-stream", headers=_HEADERS)
+    # In ASCII: sampled arguments may hold half a surrogate pair, which no other encoding takes.
+    return Response(json.dumps(made), media_type="application/json")
+
+
+def translated(
+    path: str,
+    complete: Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]],
+    translate: Callable[[dict[str, Any]], tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, Any]]]],
+    events: Callable[[dict[str, Any]], Iterable[dict[str, Any]]],
+) -> Route:
+    """Another vendor's API over chat completions.
+
+    `translate` makes of a body the chat request, and what makes the answer of the completion; `events` are those of a
+    stream that says what the answer does.
+    """
+
+    async def respond(request: Request) -> Response:
+        body = await object_of(request)
+        asked, answer = translate(body)
+
+        async def whole() -> dict[str, Any]:
+            return answer(await complete(asked))
+
+        named: Callable[[Any], Iterable[bytes]] = lambda made: (event(each, each["type"]) for each in events(made))  # noqa: E731
+        return await json_answer(request, whole(), named if body.get("stream") else None)
+
+    return Route(path, respond, methods=["POST"])
+
+
+async def streamed_answer(request: Request, events: AsyncGenerator[bytes, None]) -> Response:
+    """`events` as they come; the request's body must have been read."""
     try:
         first = await _until_gone(request, anext(events))
     except ClientGone:
         await events.aclose()
         raise
-    return StreamingResponse(_all(first, events, failed), media_type="text/event-stream", headers=_HEADERS)
+    return StreamingResponse(_all(first, events), media_type="text/event-stream", headers=_HEADERS)
 
 
 async def _until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -189,15 +204,13 @@ async def _until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         working.cancel()  # no effect on one that is done
 
 
-async def _all(
-    first: bytes, events: AsyncGenerator[bytes, None], failed: Callable[[dict[str, Any]], bytes]
-) -> AsyncIterator[bytes]:
+async def _all(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
     try:
         yield first
         async for each in events:
             yield each
     except ANSWERED as error:
-        yield failed(error_answer(error)[1])
+        yield event(error_answer(error)[1])
     finally:
         await events.aclose()
 

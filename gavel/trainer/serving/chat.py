@@ -16,7 +16,7 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from renderers import Renderer
 
@@ -25,7 +25,7 @@ from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
 from gavel.trainer.policy.chat_format import ChatFormatError
 from gavel.trainer.policy.policy import Policy
-from gavel.trainer.serving.answers import BadRequest, UnknownModel
+from gavel.trainer.serving.answers import BadRequest, unknown_model
 from gavel.trainer.serving.capture import current_capture
 from gavel.trainer.serving.chat_objects import (
     Chat,
@@ -118,7 +118,7 @@ _FORMATS = 64
 MAX_TEXTS = 1024
 """Completions of a request for texts."""
 _LONGEST_TOKEN = 128
-"""Characters, spaces not counted."""
+"""Characters."""
 _SEED_STEP = 0x9E3779B97F4A7C15
 """Distance between the seeds of a request's turns."""
 
@@ -138,9 +138,8 @@ class ChatCompletions:
         self.max_context = engine.max_context
         self._max_reply = max_reply
         self._base = [base_model] if base_model not in (None, model) and engine.serves_base else []
-        self.turn_cache = TurnCache(policy.renderer, policy.decode, self.max_context)
-        self._own_format = ChatFormat(policy.renderer)
-        self._formats = functools.lru_cache(_FORMATS)(self._format_with)
+        self.turn_cache = TurnCache(policy.renderer, policy.decode)
+        self._formats = functools.lru_cache(_FORMATS)(self._chat_format)
 
     @property
     def names(self) -> list[str]:
@@ -232,7 +231,10 @@ class ChatCompletions:
         """`prompt`: in place of the rendered messages."""
         asked = read_chat_request(body, self.policy.vocabulary)
         version = self._version(asked.model)
-        form = self._chat_format(asked.chat_template_kwargs)
+        try:
+            form = self._formats(json.dumps(asked.chat_template_kwargs, sort_keys=True))
+        except ValueError as error:
+            raise BadRequest(str(error), "Leave it out of chat_template_kwargs.") from error
         self._check_length(asked)
         try:
             prompt = prompt or self.turn_cache.prompt(asked.messages, asked.offered, form)
@@ -261,13 +263,9 @@ class ChatCompletions:
         return Chat(asked, form, prompt, request, self._decode)
 
     def _check_length(self, asked: ChatRequest) -> None:
-        """Raises `ContextOverflow` for texts that no tokenizer fits into the context, before one tries for minutes."""
-        most = self.max_context * _LONGEST_TOKEN
-        texts: list[Any] = [message.get("content") for message in asked.messages]
-        if asked.offered:
-            texts.append(json.dumps(asked.offered))
-        written = sum(_characters(each) for each in texts)
-        if written > most:
+        """Raises `ContextOverflow` for what no tokenizer fits into the context, before one tries for minutes."""
+        written = len(json.dumps([asked.messages, asked.offered], ensure_ascii=False))
+        if written > self.max_context * _LONGEST_TOKEN:
             raise ContextOverflow(
                 f"the prompt has {written:,} characters, which leaves no room for a reply: the maximum context length "
                 f"is {self.max_context} tokens",
@@ -310,7 +308,7 @@ class ChatCompletions:
         try:
             return await sample_turn(self._engine, chat.request, [*_ends(chat)], heard)
         except AdapterGone as error:  # replaced since the request came in
-            raise UnknownModel(chat.asked.model, self.names) from error
+            raise unknown_model(chat.asked.model, self.names) from error
 
     def _reply(self, chat: Chat, turn: Sampled) -> Message:
         said = without_end([*chat.opening, *turn.token_ids], chat.request.stop_ids)
@@ -336,31 +334,16 @@ class ChatCompletions:
     def _version(self, name: str) -> int | None:
         """The version of the adapter that a request names; None: the live one."""
         if name not in self.names:
-            raise UnknownModel(name, self.names)
+            raise unknown_model(name, self.names)
         if name in self._base:
             return BASE
         step = name.removeprefix(self._model)
         return int(step[1:]) if step else None
 
-    def _chat_format(self, arguments: dict[str, Any]) -> ChatFormat:
-        """Raises `BadRequest` for arguments that the chat template does not read."""
-        if not arguments:
-            return self._own_format
-        try:
-            return self._formats(json.dumps(arguments, sort_keys=True))
-        except ValueError as error:
-            raise BadRequest(str(error), "Leave it out of chat_template_kwargs.") from error
-
-    def _format_with(self, arguments: str) -> ChatFormat:
+    def _chat_format(self, arguments: str) -> ChatFormat:
+        """Raises `ValueError` for arguments that the chat template does not read."""
         renderer = self.policy.rendering_by(json.loads(arguments))
-        return self._own_format if renderer is self._own_format.renderer else ChatFormat(renderer, arguments)
-
-
-def _characters(content: Any) -> int:
-    """Non-space characters of a text or of text parts; templates may strip spaces."""
-    if isinstance(content, list):
-        return sum(_characters(part.get("text")) for part in cast("list[dict[str, Any]]", content))
-    return len("".join(content.split())) if isinstance(content, str) else 0
+        return ChatFormat(renderer, "" if renderer is self.policy.renderer else arguments)
 
 
 def _count_abandoned(turns: int) -> None:

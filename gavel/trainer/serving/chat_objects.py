@@ -10,9 +10,9 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from renderers import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 
@@ -29,6 +29,7 @@ _DATA = ("{", "[", "<", "`")
 """Prefixes of a text that may turn out to be a tool call as a whole."""
 _FIELDS = ("reasoning_content", "content")
 
+Part = Literal["reasoning", "text", "call"]
 Decode = Callable[[Sequence[int]], str]
 _OF_THE_WHOLE = ("message", "token_ids", "token_logprobs", "logprobs", "finish_reason", "sample_id")
 """Fields of a choice that are not known when it begins."""
@@ -236,6 +237,16 @@ def logprobs_object(sampled: Sampled, decode: Decode, start: int = 0) -> dict[st
     """The log-probs of its tokens from `start` on."""
     pairs = zip(sampled.token_ids[start:], sampled.logprobs[start:], strict=True)
     return {"content": [_token(*pair, decode) for pair in pairs]}
+
+
+def parts_of(said: Message) -> Iterator[tuple[Part, Message, str]]:
+    """The parts of an assistant message: the kind, the call, and the text."""
+    if said.get("reasoning_content"):
+        yield "reasoning", {}, said["reasoning_content"]
+    if said.get("content"):
+        yield "text", {}, said["content"]
+    for call in said.get("tool_calls") or ():
+        yield "call", call, call["function"]["arguments"]
 
 
 def usage_object(prompt: Prompt, completion_tokens: int) -> dict[str, int]:

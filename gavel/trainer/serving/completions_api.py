@@ -9,7 +9,6 @@ is a turn that answers its prompt, and continues no other.
 
 import itertools
 import uuid
-from collections.abc import AsyncGenerator
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -18,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.answers import event, json_answer, object_of, streamed_answer
+from gavel.trainer.serving.answers import event, json_answer, object_of
 from gavel.trainer.serving.chat import MAX_TEXTS, ChatCompletions
 from gavel.trainer.serving.chat_objects import head_object
 from gavel.trainer.serving.chat_request import Given, Off, check_characters, check_tokens, read
@@ -79,14 +78,10 @@ def routes(chat: ChatCompletions) -> list[Route]:
     async def create(request: Request) -> Response:
         asked = read(_TextRequest, await object_of(request))
         check_characters(asked.prompt)
-        if asked.stream:
-            return await streamed_answer(request, events(asked))
-        return await json_answer(request, completion(asked))
+        return await json_answer(request, completion(asked), events if asked.stream else None)
 
-    async def events(asked: _TextRequest) -> AsyncGenerator[bytes, None]:
-        """The whole text at once."""
-        yield event(await completion(asked))
-        yield event("[DONE]")
+    def events(made: Message) -> list[bytes]:
+        return [event(made), event("[DONE]")]
 
     async def completion(asked: _TextRequest) -> Message:
         prompts = [chat.policy.encode(text) for text in asked.prompt]

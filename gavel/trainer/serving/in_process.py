@@ -1,8 +1,8 @@
-"""A client of the OpenAI API whose rollouts reach an endpoint of the same process without HTTP, others by one request.
+"""A client of the OpenAI API whose rollouts reach an endpoint of the same process without HTTP.
 
 A turn of a small policy costs less than a request through the client, two HTTP stacks and back. The body and the
-answer still go through JSON, so that no object is shared. Over HTTP the answer is read as it is, without the client's
-walk over all of it. What fails is asked again through the API's client: errors and repeats are those of the API.
+answer still go through JSON, so that no object is shared. What fails is asked again through the API's client: errors
+and repeats are those of the API.
 """
 
 import asyncio
@@ -59,33 +59,17 @@ def no_longer_serve(base_url: str) -> None:
 class InProcessClient(RolloutClient):
     """An OpenAI client of any address; where an endpoint of this process has it, `turn` needs no HTTP."""
 
-    def __init__(self, *, http_client: openai_httpx.AsyncClient, **settings: Any) -> None:
-        """`http_client` sends every request; `settings` are those of `AsyncOpenAI`."""
-        super().__init__(http_client=http_client, **settings)
-        self._http = http_client
-
     async def turn(self, body: dict[str, Any]) -> ChatCompletion:
-        base_url = str(self.base_url).rstrip("/")
-        try:
-            sent = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-            captured = self.api_key.startswith(KEY_PREFIX)  # which is found by the request's headers
-            served = None if captured else endpoints().get(base_url)
-            answer = await (self._post(base_url, sent) if served is None else self._answer(served, sent))
-            if answer is not None:
-                return ChatCompletion.construct(**json.loads(answer))
-        except APIConnectionError:
-            raise
-        except Exception as error:  # of any type: the request through the API's client is told it as the API tells it
-            logger.debug("asked again: %s", error)
+        served = endpoints().get(str(self.base_url).rstrip("/"))
+        if served is not None and not self.api_key.startswith(KEY_PREFIX):  # a capture is found by a request's headers
+            try:
+                sent = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+                return ChatCompletion.construct(**json.loads(await self._answer(served, sent)))
+            except APIConnectionError:
+                raise
+            except Exception as error:  # of any type: the API's client tells it as the API does
+                logger.debug("asked again: %s", error)
         return await super().turn(body)
-
-    async def _post(self, base_url: str, sent: bytes) -> bytes | None:
-        """The answer; None for any but 200, and for what is no JSON object."""
-        headers = {"Authorization": f"Bearer {self.api_key}", "Content-Type": "application/json"}
-        answer = await self._http.post(
-            f"{base_url}/chat/completions", content=sent, headers=headers, timeout=self.timeout
-        )
-        return answer.content if answer.status_code == 200 and answer.content[:1] == b"{" else None
 
     async def _answer(self, served: Served, sent: bytes) -> str:
         """The answer to a body of JSON, which comes as JSON; cancelling it ends the sampling."""

@@ -21,17 +21,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.answers import Unthreaded, object_of
+from gavel.trainer.serving.answers import BadRequest, object_of, translated
 from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import Given, Text, function_choice, function_tool, read
-from gavel.trainer.serving.translation import Answer, Part, parts_of, route
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
-_DELTAS: dict[Part, tuple[str, str]] = {
-    "reasoning": ("thinking_delta", "thinking"),
-    "text": ("text_delta", "text"),
-    "call": ("input_json_delta", "partial_json"),
-}
 
 
 def _block(kind: Part, call: Message, text: str) -> Message:
@@ -61,55 +56,44 @@ def error_object(said: Message) -> Message:
     return {"type": "error", "error": {"type": kind, "message": fault["message"], **details}}
 
 
-class MessageAnswer(Answer):
-    """A message, while its chat completion arrives in chunks."""
-
-    blocks = 0
-
-    def whole(self, completion: Message) -> Message:
-        choice = completion["choices"][0]
-        content = [_block(*part) for part in parts_of(choice["message"])]
-        return _message(completion["model"], _usage(completion["usage"])) | {"content": content, **_stop(choice)}
-
-    def failure(self, said: Message) -> Message:
-        return error_object(said)
-
-    def begin(self, chunk: Message) -> Iterator[Message]:
-        yield {"type": "message_start", "message": _message(chunk["model"], _usage(self.usage))}
-
-    def start(self, kind: Part, call: Message) -> Iterator[Message]:
-        yield {"type": "content_block_start", "index": self.blocks, "content_block": _block(kind, call, "")}
-
-    def more(self, kind: Part, text: str) -> Message:
-        delta_type, field = _DELTAS[kind]
-        return self._delta({"type": delta_type, field: text})
-
-    def stop(self, kind: Part) -> Iterator[Message]:
-        if kind == "reasoning":
-            yield self._delta({"type": "signature_delta", "signature": ""})
-        yield {"type": "content_block_stop", "index": self.blocks}
-        self.blocks += 1
-
-    def end(self) -> Iterator[Message]:
-        yield from self.close()
-        yield {"type": "message_delta", "delta": _stop(self.choice), "usage": _usage(self.usage)}
-        yield {"type": "message_stop"}
-
-    def _delta(self, delta: Message) -> Message:
-        return {"type": "content_block_delta", "index": self.blocks, "delta": delta}
-
-
-def _message(model: str, usage: Message) -> Message:
+def message_object(completion: Message) -> Message:
+    choice = completion["choices"][0]
     return {
         "id": f"msg_{uuid.uuid4().hex}",
         "type": "message",
         "role": "assistant",
-        "model": model,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": usage,
+        "model": completion["model"],
+        "content": [_block(*part) for part in parts_of(choice["message"])],
+        **_stop(choice),
+        "usage": {
+            "input_tokens": completion["usage"]["prompt_tokens"],
+            "output_tokens": completion["usage"]["completion_tokens"],
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+        },
     }
+
+
+def message_events(message: Message) -> Iterator[Message]:
+    """The events of a stream that says `message`."""
+    stopped = {name: message[name] for name in ("stop_reason", "stop_sequence")}
+    begun = {"content": [], **dict.fromkeys(stopped), "usage": message["usage"] | {"output_tokens": 0}}
+    yield {"type": "message_start", "message": message | begun}
+    for index, block in enumerate(message["content"]):
+        place = {"index": index}
+        match block:
+            case {"type": "thinking"}:
+                empty, delta = {"thinking": ""}, {"type": "thinking_delta", "thinking": block["thinking"]}
+            case {"type": "text"}:
+                empty, delta = {"text": ""}, {"type": "text_delta", "text": block["text"]}
+            case _:
+                said = json.dumps(block["input"])
+                empty, delta = {"input": {}}, {"type": "input_json_delta", "partial_json": said}
+        yield {"type": "content_block_start", **place, "content_block": block | empty}
+        yield {"type": "content_block_delta", **place, "delta": delta}
+        yield {"type": "content_block_stop", **place}
+    yield {"type": "message_delta", "delta": stopped, "usage": message["usage"]}
+    yield {"type": "message_stop"}
 
 
 def _stop(choice: Message) -> Message:
@@ -117,15 +101,6 @@ def _stop(choice: Message) -> Message:
     if isinstance(sequence := choice.get("stop_reason"), str):
         return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
     return {"stop_reason": _STOP_REASONS.get(choice["finish_reason"], "end_turn"), "stop_sequence": None}
-
-
-def _usage(usage: Message) -> Message:
-    return {
-        "input_tokens": usage.get("prompt_tokens", 0),
-        "output_tokens": usage.get("completion_tokens", 0),
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
-    }
 
 
 class _TextBlock(Given):
@@ -231,7 +206,8 @@ class _MessagesRequest(Given):
 def chat_request(body: Message) -> Message:
     """The chat request of `body`. Raises `BadRequest`."""
     if body.get("thread") is not None:
-        raise Unthreaded
+        details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}  # clients go on without one
+        raise BadRequest("thread is not supported here", "Send the whole conversation as messages.", details=details)
     asked = read(_MessagesRequest, body)
     chat: Message = {**(asked.model_extra or {})}
     opening = [{"role": "system", "content": asked.system}] if asked.system else []
@@ -261,7 +237,7 @@ def routes(chat: ChatCompletions) -> list[Route]:
         each
         for path in ("/v1/messages", "/v1/v1/messages")
         for each in (
-            route(path, chat, lambda body: (chat_request(body), MessageAnswer())),
+            translated(path, chat.complete, lambda body: (chat_request(body), message_object), message_events),
             Route(f"{path}/count_tokens", count, methods=["POST"]),
         )
     ]

@@ -29,13 +29,13 @@ from gavel.trainer.serving import completions_api, messages_api, responses_api
 from gavel.trainer.serving.answers import (
     ANSWERED,
     EndpointError,
-    UnknownModel,
     error_answer,
     error_body,
     event,
     json_answer,
     object_of,
     streamed_answer,
+    unknown_model,
 )
 from gavel.trainer.serving.capture import CaptureBook, UnknownCapture, captured_trajectory, current_capture, given_key
 from gavel.trainer.serving.chat import ChatCompletions
@@ -149,7 +149,7 @@ class EndpointServer:
     async def _one_model(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in self.chat.names:
-            return JSONResponse(error_answer(UnknownModel(name, self.chat.names))[1], 404)
+            return JSONResponse(error_answer(unknown_model(name, self.chat.names))[1], 404)
         return JSONResponse(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:

@@ -10,17 +10,17 @@ conversation holds the messages of the one before it, so a chain of responses st
 
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 from starlette.routing import Route
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.answers import BadRequest, shown
+from gavel.trainer.serving.answers import BadRequest, shown, translated
 from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.chat_objects import Part, parts_of
 from gavel.trainer.serving.chat_request import Given, Off, Text, function_choice, function_tool, read
-from gavel.trainer.serving.translation import Answer, Part, route
 
 
 class _Reasoning(Given):
@@ -231,119 +231,72 @@ def _not_stored(what: str, instead: str) -> BadRequest:
     return BadRequest(f"{what} is not stored here", f"Send {instead}, and do not set store to false.")
 
 
-_ID_KINDS: dict[Part, str] = {"reasoning": "rs", "text": "msg", "call": "fc"}
-_EVENTS: dict[Part, str] = {"reasoning": "reasoning_text", "text": "output_text", "call": "function_call_arguments"}
-_LOGPROBS: dict[Part, Message] = {"text": {"logprobs": []}}
-"""A field that clients expect of a text's events."""
+def response_object(request: Message, completion: Message) -> Message:
+    """The response to `request` that says what `completion` does."""
+    asked = {name: value for name, value in request.items() if value is not None}
+    choice = completion["choices"][0]
+    items = [_item(*part) for part in parts_of(choice["message"])]
+    if all(item["type"] == "reasoning" for item in items):  # a reply always has a message or a tool call
+        items.append(_item("text", {}, ""))
+    cut = choice["finish_reason"] == "length"
+    if cut:
+        items[-1]["status"] = "incomplete"
+    return {
+        "id": _new_id("resp"),
+        "object": "response",
+        "created_at": completion["created"],
+        "status": "incomplete" if cut else "completed",
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "model": completion["model"],
+        "output": items,
+        "usage": _usage(completion["usage"]),
+        **{name: asked.get(name, default) for name, default in _ECHOED.items()},
+    }
+
+
+def _item(kind: Part, call: Message, text: str) -> Message:
+    done = {"status": "completed"}
+    match kind:
+        case "reasoning":
+            part = {"type": "reasoning_text", "text": text}
+            return {"id": _new_id("rs"), **done, "type": "reasoning", "summary": [], "content": [part]}
+        case "text":
+            part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+            return {"id": _new_id("msg"), **done, "type": "message", "role": "assistant", "content": [part]}
+        case "call":
+            called = {"call_id": call["id"], "name": call["function"]["name"], "arguments": text}
+            return {"id": _new_id("fc"), **done, "type": "function_call", **called}
 
 
 def _new_id(kind: str) -> str:
     return f"{kind}_{uuid.uuid4().hex}"
 
 
-class ResponseAnswer(Answer):
-    """The response to a request, while its chat completion arrives in chunks."""
-
-    def __init__(self, request: Message, done: Callable[[Message], None] = lambda response: None) -> None:
-        """`done` takes the whole response before it is sent."""
-        super().__init__()
-        self._request, self._done = request, done
-        self._response: Message = {}
-        self._items: list[Message] = []
-        self._id, self._text = "", ""
-        self._call: Message = {}
-        self._sent = 0
-
-    async def events(self, chunks: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        async for each in super().events(chunks):
-            yield self._numbered(each)
-
-    def whole(self, completion: Message) -> Message:
-        choice = completion["choices"][0]
-        chunk = completion | {"choices": [choice | {"delta": choice["message"]}]}
-        *_, last = (*self.take(chunk), *self.end())
-        return last["response"]
-
-    def failure(self, said: Message) -> Message:
-        fault = said["error"]
-        return self._numbered({"type": "error", "code": fault["code"], "message": fault["message"], "param": None})
-
-    def _numbered(self, event: Message) -> Message:
-        self._sent += 1
-        return event | {"sequence_number": self._sent - 1}
-
-    def begin(self, chunk: Message) -> Iterator[Message]:
-        asked = {name: value for name, value in self._request.items() if value is not None}
-        self._response = {
-            "id": _new_id("resp"),
-            "object": "response",
-            "created_at": chunk["created"],
-            "status": "in_progress",
-            "error": None,
-            "incomplete_details": None,
-            "model": chunk["model"],
-            "output": [],
-            "usage": None,
-            **{name: asked.get(name, default) for name, default in _ECHOED.items()},
-        }
-        yield {"type": "response.created", "response": self._response}
-        yield {"type": "response.in_progress", "response": self._response}
-
-    def start(self, kind: Part, call: Message) -> Iterator[Message]:
-        self._id, self._call, self._text = _new_id(_ID_KINDS[kind]), call, ""
-        yield self._event("output_item.added", item=self._item(kind, "in_progress"))
-        if kind != "call":
-            yield self._event("content_part.added", kind, part=self._part(kind))
-
-    def more(self, kind: Part, text: str) -> Message:
-        self._text += text
-        return self._event(f"{_EVENTS[kind]}.delta", kind, delta=text, **_LOGPROBS.get(kind, {}))
-
-    def stop(self, kind: Part) -> Iterator[Message]:
-        item, done = self._item(kind, "completed"), f"{_EVENTS[kind]}.done"
-        if kind == "call":
-            yield self._event(done, kind, arguments=self._text, name=item["name"])
-        else:
-            yield self._event(done, kind, text=self._text, **_LOGPROBS.get(kind, {}))
-            yield self._event("content_part.done", kind, part=self._part(kind))
-        yield self._event("output_item.done", item=item)
-        self._items.append(item)
-
-    def end(self) -> Iterator[Message]:
-        if self.item is None or self.item[0] == "reasoning":  # a reply always has a message or a tool call
-            yield from self.grow("text", {}, "")
-        yield from self.close()
-        status, details = "completed", None
-        if self.choice["finish_reason"] == "length":
-            status, details = "incomplete", {"reason": "max_output_tokens"}
-            self._items[-1] = self._items[-1] | {"status": status}
-        done = {"status": status, "incomplete_details": details, "output": self._items, "usage": _usage(self.usage)}
-        self._done(self._response | done)
-        yield {"type": f"response.{status}", "response": self._response | done}
-
-    def _item(self, kind: Part, status: str) -> Message:
-        own: Message = {"id": self._id, "status": status}
-        match kind:
-            case "reasoning":
-                return own | {"type": "reasoning", "summary": [], "content": [self._part(kind)] if self._text else []}
-            case "text":
-                content = [] if status == "in_progress" else [self._part(kind)]
-                return own | {"type": "message", "role": "assistant", "content": content}
-            case "call":
-                name, call_id = (self._call.get("function") or {}).get("name") or "", self._call.get("id") or ""
-                return own | {"type": "function_call", "call_id": call_id, "name": name, "arguments": self._text}
-
-    def _part(self, kind: Part) -> Message:
-        if kind == "reasoning":
-            return {"type": "reasoning_text", "text": self._text}
-        return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
-
-    def _event(self, name: str, within: Part | None = None, /, **fields: Any) -> Message:
-        """An event of the open item, or, with its kind, `within` it."""
-        place: Message = {} if within is None else {"item_id": self._id}
-        if within in ("reasoning", "text"):
-            place["content_index"] = 0
-        return {"type": f"response.{name}", "output_index": len(self._items), **place, **fields}
+def response_events(response: Message) -> Iterator[Message]:
+    """The events of a stream that says `response`."""
+    begun = response | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+    events: list[tuple[str, Message]] = [(name, {"response": begun}) for name in ("created", "in_progress")]
+    for index, item in enumerate(response["output"]):
+        place = {"output_index": index}
+        inside = {**place, "item_id": item["id"]}
+        empty = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
+        events.append(("output_item.added", {**place, "item": item | {"status": "in_progress"} | empty}))
+        for part in item.get("content", ()):
+            inside["content_index"] = 0
+            kind, said = part["type"], {"logprobs": []} if part["type"] == "output_text" else {}
+            events.append(("content_part.added", {**inside, "part": part | {"text": ""}}))
+            events.append((f"{kind}.delta", {**inside, **said, "delta": part["text"]}))
+            events.append((f"{kind}.done", {**inside, **said, "text": part["text"]}))
+            events.append(("content_part.done", {**inside, "part": part}))
+        if item["type"] == "function_call":
+            events.append(("function_call_arguments.delta", {**inside, "delta": item["arguments"]}))
+            done = {"arguments": item["arguments"], "name": item["name"]}
+            events.append(("function_call_arguments.done", {**inside, **done}))
+        events.append(("output_item.done", {**place, "item": item}))
+    events.append((response["status"], {"response": response}))
+    for number, (name, fields) in enumerate(events):
+        yield {"type": f"response.{name}", **fields, "sequence_number": number}
 
 
 def _usage(usage: Message) -> Message:
@@ -360,16 +313,18 @@ def routes(chat: ChatCompletions) -> list[Route]:
     """The route, whose responses later ones can go on from."""
     store = ResponseStore()
 
-    def translate(body: Message) -> tuple[Message, Answer]:
+    def translate(body: Message) -> tuple[Message, Callable[[Message], Message]]:
         earlier = store.conversation(body.get("previous_response_id"))
         items = store.resolved(input_items(body))
         asked = chat_request(body, earlier, items)
 
-        def remember(made: Message) -> None:
+        def answer(completion: Message) -> Message:
+            made = response_object(body, completion)
             if body.get("store") is not False:
                 said = [*chat_messages(items), *chat_messages(made["output"])]
                 store.add(made["id"], [*earlier, *said], made["output"])
+            return made
 
-        return asked, ResponseAnswer(body, remember)
+        return asked, answer
 
-    return [route("/v1/responses", chat, translate)]
+    return [translated("/v1/responses", chat.complete, translate, response_events)]

@@ -11,7 +11,6 @@ rendered ones if both decode to the same text. Least recently used turns are dro
 
 import hashlib
 import json
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -34,10 +33,6 @@ class Meaning:
     """Ids of its tool calls, in order."""
     reasonings: tuple[bytes, ...]
     """A digest of each assistant turn's reasoning; empty where it has none."""
-
-    @property
-    def exact(self) -> bytes:
-        return digest([self.key.hex(), self.call_ids, [each.hex() for each in self.reasonings]])
 
     def is_rewritten(self, sampled: "Meaning", following: Sequence[Message]) -> bool:
         """Whether this is `sampled` with reasoning left out and calls renamed, which the messages after it must follow.
@@ -119,7 +114,8 @@ def _number(text: str) -> float:
     return int(value) if value.is_integer() else value
 
 
-_REMEMBERED_TURNS = 8192
+_REMEMBERED_TURNS, _ALIKE = 8192, 512
+"""Conversations that are kept, and of each the turns that differ in calls' ids and reasoning alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +151,12 @@ class _Turn:
 class TurnCache:
     """Renders requests to prompt ids; a bounded cache of sampled turns."""
 
-    def __init__(
-        self, renderer: Renderer, decode: Callable[[Sequence[int]], str], max_context: int = sys.maxsize
-    ) -> None:
-        """`decode` gives the text of token ids, special tokens included. Longer prompts than `max_context` tokens are
-        not kept."""
-        self._max_context = max_context
+    def __init__(self, renderer: Renderer, decode: Callable[[Sequence[int]], str]) -> None:
+        """`decode` gives the text of token ids, special tokens included."""
         self._renderer = renderer
         self._decode = decode
-        self._turns: OrderedDict[bytes, _Turn] = OrderedDict()
-        """By the exact messages up to the turn."""
-        self._alike: dict[bytes, dict[bytes, None]] = {}
-        """The keys of turns after messages that say the same, the newest last."""
-        self._openings: OrderedDict[bytes, list[int]] = OrderedDict()
+        self._turns: OrderedDict[bytes, list[_Turn]] = OrderedDict()
+        """Those after messages that say the same, the newest last."""
 
     def prompt(
         self, messages: Sequence[Message], tools: list[Message] | None, chat: ChatFormat | None = None
@@ -183,7 +172,8 @@ class TurnCache:
             bridged = chat.renderer.bridge_to_next_turn(*known, following, tools=tools)  # type: ignore[arg-type]
             if bridged is not None:
                 return Prompt(list(bridged.token_ids), True)
-        rendered = self._render(messages, tools, chat)
+        asked: Any = {"tools": tools, "add_generation_prompt": True}
+        rendered = list(chat.renderer.render_ids(messages, **asked))  # type: ignore[arg-type]
         if known:
             go_on = self._splice if following else self._asked_again
             rendered = go_on(known[0] + known[1], rendered, chat)
@@ -200,44 +190,24 @@ class TurnCache:
     ) -> None:
         """Remembers that `reply` to `messages` was sampled as `token_ids` after `prompt_ids`."""
         said = meaning([plain_message(message) for message in (*messages, reply)])
-        turn = self._turns.setdefault(said.exact, _Turn(said))
+        alike = self._turns.setdefault(said.key, [])
+        turn = next((each for each in alike if each.meaning == said), None)
+        if turn is None:
+            alike.append(turn := _Turn(said))
         turn.ids[_offered(tools, chat or ChatFormat(self._renderer))] = (prompt_ids, token_ids)
-        self._turns.move_to_end(said.exact)
-        alike = self._alike.setdefault(said.key, {})
-        alike.pop(said.exact, None)
-        alike[said.exact] = None
+        del alike[:-_ALIKE]
+        self._turns.move_to_end(said.key)
         while len(self._turns) > _REMEMBERED_TURNS:
-            exact, dropped = self._turns.popitem(last=False)
-            others = self._alike[dropped.meaning.key]
-            del others[exact]
-            if not others:
-                del self._alike[dropped.meaning.key]
+            self._turns.popitem(last=False)
 
     def _turn(self, messages: Sequence[Message], following: Sequence[Message]) -> _Turn | None:
         """The sampled turn that `messages` end with."""
         said = meaning(messages)
-        found = self._turns.get(said.exact)
-        if found is None:
-            alike = [self._turns[exact] for exact in self._alike.get(said.key, ())]
-            origins = [turn for turn in reversed(alike) if said.is_rewritten(turn.meaning, following)]
-            found = max(origins, key=lambda turn: said.likeness(turn.meaning), default=None)
-        if found is not None:
-            self._turns.move_to_end(found.meaning.exact)
-        return found
-
-    def _render(self, messages: list[Message], tools: list[Message] | None, chat: ChatFormat) -> list[int]:
-        key = digest(messages) + _offered(tools, chat)
-        opening = self._openings.get(key)
-        if opening is None:
-            asked: Any = {"tools": tools, "add_generation_prompt": True}
-            opening = list(chat.renderer.render_ids(messages, **asked))  # type: ignore[arg-type]
-            if len(opening) > self._max_context:
-                return opening
-            self._openings[key] = opening
-        self._openings.move_to_end(key)
-        while len(self._openings) > _REMEMBERED_TURNS:
-            self._openings.popitem(last=False)
-        return opening
+        alike = self._turns.get(said.key, [])
+        if alike:
+            self._turns.move_to_end(said.key)
+        origins = [turn for turn in reversed(alike) if said.is_rewritten(turn.meaning, following)]
+        return max(origins, key=lambda turn: said.likeness(turn.meaning), default=None)
 
     def _asked_again(self, sampled: list[int], rendered: list[int], chat: ChatFormat) -> list[int]:
         """The sampled tokens, and what opens another turn of the assistant after them; `rendered` if a turn that was

@@ -32,7 +32,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import vllm_launch
 from gavel.trainer.engines.vllm_launch import Served, ServerProcess
 from gavel.trainer.model import Model, TrainableModel
-from gavel.trainer.policy.adapters import ReferencePolicyError
+from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import source_of
 from gavel.trainer.runs.run_directory import NamedCheckpointError, RunDirectoryError
 from tests.backend_server import KEY, serving
@@ -255,5 +255,5 @@ async def test_a_run_begins_with_another_one_s_checkpoint_and_mistakes_are_told(
         with pytest.raises(NamedCheckpointError, match="there is no run"):
             await a_model("other", from_checkpoint="tests/nothing").register(backend)
         for reference in (str(tmp_path / "none"), "nowhere", "7"):
-            with pytest.raises(ReferencePolicyError, match="'start'"):
+            with pytest.raises(BaseModelError, match="'start'"):
                 await backend.prepare(model, TrainConfig(beta=0.1, reference=reference))

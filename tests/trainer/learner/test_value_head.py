@@ -1,7 +1,7 @@
 """A value head: turn rewards become advantages of tokens, and the head learns what to expect."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import fmean, stdev
 
@@ -24,25 +24,15 @@ from gavel.trainer.learner.losses import (
     value_losses,
 )
 from gavel.trainer.policy.policy import Policy
-from tests.trainer.conftest import attempt, sampled_turn
+from tests.trainer.conftest import Letters, attempt, sampled_turn
 
 pytestmark = pytest.mark.slow
 
 PPO = TrainConfig(loss=Ppo(), learning_rate=1e-3)
 
 
-class Anything:
-    """A token space without bounds."""
-
-    vocabulary = max_context = 10**9
-
-    @staticmethod
-    def decode(token_ids: Sequence[int]) -> str:
-        return str(token_ids)
-
-
 def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig) -> Batch:
-    return room.make_batch(groups, config, Anything())
+    return room.make_batch(groups, config, Letters(10**9, 10**9))
 
 
 def test_explained_variance_is_one_for_true_values_and_none_for_a_constant():

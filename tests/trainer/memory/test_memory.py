@@ -186,14 +186,11 @@ def test_measuring_changes_nothing(fresh_policy):
     assert not learner.optimizer.state
 
 
-def test_less_free_memory_gives_smaller_micro_batches_and_what_others_will_take_counts():
-    class Small(DeviceMemory):
-        def free(self) -> int:
-            return GIB
-
+def test_less_free_memory_gives_smaller_micro_batches_and_what_others_will_take_counts(monkeypatch):
     team = LearnerReplicas(World(), EMBEDDED_POLICY, LoraSettings(rank=4))
     plenty = team.fitting_tokens(checkpointing=False, reserved=0)
-    little = team.fitting_tokens(checkpointing=False, reserved=GIB * 15 // 16, memory=Small(torch.device("cpu")))
+    monkeypatch.setattr(DeviceMemory, "free", lambda self: GIB)
+    little = team.fitting_tokens(checkpointing=False, reserved=GIB * 15 // 16)
     assert plenty == MOST_TOKENS["cpu"]
     assert LEAST_TOKENS < little < plenty
 

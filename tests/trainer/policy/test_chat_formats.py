@@ -14,7 +14,6 @@ from gavel.trainer.policy.chat_format import (
     TOOLS,
     ChatFormatError,
     HermesCalls,
-    RememberedEncodings,
     TemplateRenderer,
     chat_renderer,
     template_arguments,
@@ -233,15 +232,3 @@ def test_a_broken_call_is_told_as_broken(text: str, status: ToolCallParseStatus)
 
 
 PLAIN = {"add_special_tokens": False}
-
-
-@given(texts=st.lists(st.text(max_size=80), max_size=4))
-def test_encodings_are_the_tokenizers_own_the_first_time_and_later(texts):
-    own_tokenizer: Any = CHATML_RENDERER._tokenizer
-    remembering = RememberedEncodings(own_tokenizer)
-    for text in texts * 2:
-        assert remembering.encode(text, **PLAIN) == own_tokenizer.encode(text, **PLAIN)
-        assert remembering.encode(text) == own_tokenizer.encode(text)
-        found, expected = (each(text, **PLAIN, return_offsets_mapping=True) for each in (remembering, own_tokenizer))
-        assert dict(found) == dict(expected)
-        assert remembering(text)["input_ids"] == own_tokenizer(text)["input_ids"]

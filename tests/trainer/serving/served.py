@@ -1,8 +1,8 @@
-"""The embedded policy behind a real endpoint, as model.register makes it, and chat replies, whole and in chunks."""
+"""The embedded policy behind a real endpoint, as model.register makes it, and chat replies."""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -109,26 +109,3 @@ def replies(arguments: st.SearchStrategy[str] = texts) -> st.SearchStrategy[dict
 def completion_of(reply: dict[str, Any], finish_reason: str = "stop") -> dict[str, Any]:
     choice = {"index": 0, "finish_reason": finish_reason, "message": reply}
     return {"id": "chatcmpl-1", "created": 5, "model": "desk@3", "choices": [choice], "usage": USAGE}
-
-
-async def chunks_of(reply: dict[str, Any], size: int = 3, finish_reason: str = "stop") -> AsyncIterator[dict[str, Any]]:
-    """The reply in pieces of `size` characters, as the endpoint streams it."""
-
-    def chunk(finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-        return {"id": "chatcmpl-1", "created": 5, "model": "desk@3", "choices": [choice]}
-
-    def pieces(text: str) -> list[str]:
-        return [text[at : at + size] for at in range(0, len(text), size)]
-
-    yield chunk(role="assistant", content="")
-    for field in ("reasoning_content", "content"):
-        for piece in pieces(reply.get(field) or ""):
-            yield chunk(**{field: piece})
-    for index, call in enumerate(reply.get("tool_calls") or ()):
-        named = call["function"] | {"arguments": ""}
-        yield chunk(tool_calls=[{**call, "index": index, "function": named}])
-        for piece in pieces(call["function"]["arguments"]):
-            yield chunk(tool_calls=[{"index": index, "function": {"arguments": piece}}])
-    yield chunk(finish_reason)
-    yield {**chunk(), "choices": [], "usage": USAGE}

@@ -13,7 +13,6 @@ from renderers import ParsedResponse, ParsedToolCall
 from gavel.trainer.engines.protocol import Sampled
 from gavel.trainer.policy.chat_format import TOOLS as WORD_TOOLS
 from gavel.trainer.policy.chat_format import HermesCalls
-from gavel.trainer.serving import turn_cache as room
 from gavel.trainer.serving.chat_objects import is_call, logprobs_object, reply_message
 from gavel.trainer.serving.turn_cache import TurnCache, meaning, plain_message
 from tests.trainer.conftest import OPENING, TOOLS
@@ -63,22 +62,6 @@ def test_what_the_template_shows_otherwise_is_rendered_as_it_shows_it(turns, pol
     found = turns.prompt(messages, TOOLS)
     assert found.continues
     assert found.token_ids == list(policy.renderer.render_ids(messages, tools=TOOLS, add_generation_prompt=True))
-
-
-def test_the_longest_unused_turns_are_forgotten_first(turns, call_tokens, monkeypatch):
-    monkeypatch.setattr(room, "_REMEMBERED_TURNS", 2)
-    openings = [[{"role": "user", "content": f"order {number}"}] for number in range(3)]
-
-    def remembered(opening) -> bool:
-        prompt = turns.prompt(opening, TOOLS).token_ids
-        ids = turns.prompt([*opening, REPLY, ANSWER], TOOLS).token_ids
-        return ids[: len(prompt) + len(call_tokens)] == prompt + call_tokens
-
-    for opening in openings[:2]:
-        turns.sampled(opening, TOOLS, REPLY, turns.prompt(opening, TOOLS).token_ids, call_tokens)
-    assert remembered(openings[0])
-    turns.sampled(openings[2], TOOLS, REPLY, turns.prompt(openings[2], TOOLS).token_ids, call_tokens)
-    assert [remembered(opening) for opening in openings] == [True, False, True]
 
 
 def test_a_conversation_that_ends_with_the_sampled_turn_goes_on_after_it(turns, policy, call_tokens):

@@ -11,7 +11,7 @@ from openai.types.chat.chat_completion import ChatCompletion
 from gavel.llm.failures import openai_httpx
 from gavel.trainer.serving.answers import EndpointError
 from gavel.trainer.serving.capture import KEY_PREFIX
-from gavel.trainer.serving.in_process import InProcessClient, no_longer_serve
+from gavel.trainer.serving.in_process import InProcessClient
 from gavel.trainer.serving.listener import listen
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
@@ -91,22 +91,7 @@ async def test_a_refusal_is_told_as_the_api_tells_it(client, wire):
 async def test_a_turn_of_a_capture_goes_where_it_is_captured(client, wire):
     with pytest.raises(Exception, match="401"):
         await client.with_options(api_key=f"{KEY_PREFIX}unknown").turn(BODY)
-    assert wire.requests == 2, "and asked again through the API's client, which tells the refusal"
-
-
-@pytest.mark.parametrize("page", [b"<html>busy</html>", b"[1]"])
-async def test_an_answer_that_is_none_is_asked_again_through_the_api(server, policy, page):
-    class Once(Wire):
-        async def handle_async_request(self, request: openai_httpx.Request) -> openai_httpx.Response:
-            if self.requests:
-                return await super().handle_async_request(request)
-            self.requests += 1
-            return openai_httpx.Response(200, content=page, request=request)
-
-    no_longer_serve(server.base_url)
-    async with client_over(wire := Once(), server) as client:
-        assert (await client.turn(BODY)).choices[0].message.role == "assistant"
-    assert wire.requests == 2
+    assert wire.requests == 1
 
 
 async def test_a_turn_ends_at_the_clients_deadline_where_it_is_cancelled_and_with_its_endpoint(client, server, gate):

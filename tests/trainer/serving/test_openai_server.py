@@ -1,6 +1,5 @@
 """The endpoint over the embedded policy, through OpenAI's own client; replies that a grammar holds to a schema."""
 
-import asyncio
 import contextlib
 import json
 from concurrent.futures import Future
@@ -18,12 +17,12 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import Turn, turn_of
-from gavel.trainer.data.training_batch import make_batch, mismatches
+from gavel.trainer.data.training_batch import make_batch
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
 from gavel.trainer.serving.openai_server import EndpointServer
-from tests.trainer.conftest import attempt, full_logprobs
+from tests.trainer.conftest import full_logprobs
 from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, client_of
 
 pytestmark = pytest.mark.slow
@@ -104,21 +103,6 @@ async def test_arguments_that_the_template_does_not_read_are_a_400_with_what_it_
     assert said in error.value.message
 
 
-async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoint(client, policy):
-    async def conversation(seed: int) -> Trajectory:
-        messages, turns = [*OPENING], []
-        for turn in range(3):
-            choice = await ask(client, messages, temperature=1.5, seed=seed + turn, max_completion_tokens=48)
-            turns.append(choice)
-            said = choice.message.model_dump(exclude_none=True)
-            messages += [said, {"role": "user", "content": f"And order {turn}234?"}]
-        return attempt(*turns)
-
-    found = [mismatches(one, policy.decode) for one in await asyncio.gather(*map(conversation, range(0, 160, 10)))]
-    assert all(set(kinds) <= {"template"} for kinds in found)
-    assert not all(found)
-
-
 @pytest.mark.parametrize("settings", [{"tools": None}, {"tool_choice": "none"}])
 async def test_a_call_is_text_where_none_may_be_made(policy, settings):
     recited = Recited(policy)
@@ -136,7 +120,7 @@ async def test_a_call_is_text_where_none_may_be_made(policy, settings):
 @pytest.mark.parametrize(
     ("method", "path", "content", "status", "told"),
     [
-        ("POST", "chat/completions", "ab " * 1_000_000, 400, "2,000,000 characters"),
+        ("POST", "chat/completions", "ab " * 1_000_000, 400, "3,000,041 characters"),
         ("POST", "chat/completions", "\ud800", 400, "half a surrogate pair"),
         ("POST", "embeddings", "", 404, "POST /v1/chat/completions"),
         ("GET", "chat/completions", "", 405, "POST /v1/chat/completions"),

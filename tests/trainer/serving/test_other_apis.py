@@ -21,16 +21,15 @@ from gavel.trainer.policy.policy import Policy
 from gavel.trainer.serving import responses_api as response_store
 from gavel.trainer.serving.answers import BadRequest
 from gavel.trainer.serving.capture import Capture
-from gavel.trainer.serving.messages_api import MessageAnswer
+from gavel.trainer.serving.messages_api import message_events, message_object
 from gavel.trainer.serving.openai_server import EndpointServer
-from gavel.trainer.serving.responses_api import ResponseAnswer, ResponseStore
+from gavel.trainer.serving.responses_api import ResponseStore, response_events, response_object
 from tests.trainer.conftest import full_logprobs
 from tests.trainer.serving.served import (
     QUESTION,
     SYSTEM,
     TOOLS,
     VERSION,
-    chunks_of,
     client_of,
     completion_of,
     replies,
@@ -124,17 +123,13 @@ objects = st.dictionaries(texts, texts, max_size=3).map(json.dumps)
 MESSAGE_EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 
 
-@given(replies(objects), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
-async def test_a_streamed_message_is_the_whole_one(reply, finish_reason, size):
-    events = [event async for event in MessageAnswer().events(chunks_of(reply, size, finish_reason))]
+@given(replies(objects), st.sampled_from(["stop", "tool_calls", "length"]))
+def test_a_streamed_message_is_the_whole_one(reply, finish_reason):
+    whole = message_object(completion_of(reply, finish_reason))
     made, parts = None, dict[int, bytes]()
-    for event in map(MESSAGE_EVENT.validate_python, events):
+    for event in map(MESSAGE_EVENT.validate_python, message_events(whole)):
         made = accumulate_event(event=event, current_snapshot=made, json_bufs=parts)
-    begun = [event["index"] for event in events if event["type"] == "content_block_start"]
-    assert begun == list(range(len(begun)))
-    expected = Message.model_validate(MessageAnswer().whole(completion_of(reply, finish_reason)))
-    assert made.model_dump(exclude={"id"}) == expected.model_dump(exclude={"id"})
-    assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
+    assert made.model_dump() == Message.model_validate(whole).model_dump()
 
 
 async def test_a_thread_is_refused_so_that_clients_go_on_without_one(anthropic):
@@ -181,40 +176,20 @@ REQUEST = {"model": "desk", "input": "Hello"}
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 
 
-async def response_events(reply, **settings) -> list[dict]:
-    stream = ResponseAnswer(REQUEST)
-    return [event async for event in stream.events(chunks_of(reply, **settings))]
-
-
-def without_ids(items: list[dict]) -> list[dict]:
-    return [{name: value for name, value in item.items() if name != "id"} for item in items]
-
-
-@given(replies(), st.sampled_from(["stop", "tool_calls", "length"]), st.integers(1, 20))
-async def test_a_streamed_response_ends_as_the_whole_one(reply, finish_reason, size):
-    last = (await response_events(reply, size=size, finish_reason=finish_reason))[-1]["response"]
-    whole = ResponseAnswer(REQUEST).whole(completion_of(reply, finish_reason))
-    assert without_ids(last["output"]) == without_ids(whole["output"])
-    assert last | {"id": "", "output": []} == whole | {"id": "", "output": []}
-
-
-@given(replies(), st.integers(1, 20))
-async def test_the_events_say_what_the_last_one_holds(reply, size):
-    events = await response_events(reply, size=size)
+@given(replies(), st.sampled_from(["stop", "tool_calls", "length"]))
+def test_the_events_of_a_response_say_what_it_holds(reply, finish_reason):
+    response = response_object(REQUEST, completion_of(reply, finish_reason))
+    events = list(response_events(response))
     for number, event in enumerate(events):
         assert EVENT.validate_python(event).type == event["type"]
         assert event["sequence_number"] == number
-    output = events[-1]["response"]["output"]
+    assert events[-1]["response"] == response
+    output = response["output"]
     assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == output
-    said: dict[str, str] = {}
-    for event in events:
-        if event["type"].endswith(".delta"):
-            said[event["item_id"]] = said.get(event["item_id"], "") + event["delta"]
+    said = {event["item_id"]: event["delta"] for event in events if event["type"].endswith(".delta")}
     for item in output:
         is_call = item["type"] == "function_call"
-        assert said.get(item["id"], "") == (
-            item["arguments"] if is_call else "".join(part["text"] for part in item["content"])
-        )
+        assert said[item["id"]] == (item["arguments"] if is_call else item["content"][0]["text"])
 
 
 USER = {"role": "user", "content": "Hello"}

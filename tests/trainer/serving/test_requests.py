@@ -161,14 +161,14 @@ OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "lamp"}
 
 @given(replies(st.dictionaries(texts, texts, max_size=3).map(lambda given: json.dumps(given, ensure_ascii=False))))
 def test_every_reply_comes_back_from_blocks_as_it_was_sampled(reply):
-    blocks = json.loads(json.dumps(messages_api.MessageAnswer().whole(completion_of(reply, "stop"))["content"]))
+    blocks = json.loads(json.dumps(messages_api.message_object(completion_of(reply))["content"]))
     assert messages(messages=[USER, {"role": "assistant", "content": blocks}])["messages"] == [USER, reply]
 
 
 def as_items(message: dict) -> list[dict]:
     match message["role"]:
         case "assistant":
-            return responses_api.ResponseAnswer({}).whole(completion_of(message, "stop"))["output"]
+            return responses_api.response_object({}, completion_of(message))["output"]
         case "tool":
             return [OUTPUT | {"call_id": message["tool_call_id"], "output": message["content"]}]
         case _:
