@@ -15,7 +15,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from gavel.scenarios.formats.fields import (
     read_columns,
     without,
 )
-from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
+from gavel.scenarios.formats.files import expand, name_of_file, rows_by_file
 from gavel.scenarios.formats.grouping import beside_messages, group
 from gavel.scenarios.formats.logs import BATCH, EXCHANGES, LANGFUSE, LANGSMITH, LOGGED
 from gavel.scenarios.formats.row import (
@@ -127,15 +127,7 @@ def read_file(
 
     Raises `RowError`, and `StoreError` for a store that cannot be read.
     """
-    with on_disk([Path(path)] if isinstance(path, str | Path) else list(map(Path, path))) as inputs:
-        try:
-            reading = _read(inputs.paths, by, columns)
-        except RowError as error:
-            raise RowError(inputs.told(error.message), inputs.told(error.remedy)) from error
-    return replace(reading, notes=list(map(inputs.told, reading.notes)))
-
-
-def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Reading:
+    paths = [Path(path)] if isinstance(path, str | Path) else list(map(Path, path))
     source = Source()
     found: list[Found] = []
     rows: list[Row] = []
@@ -147,7 +139,7 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
                 found.append(WholeGroup(check_item(each, row.where), row, GROUPS))
         else:
             rows += _read_rows(path, source, columns)
-    count, named = len(found) + len(rows), ", ".join(map(str, paths))
+    count, named = len(found) + len(rows), ", ".join(map(name_of_file, paths))
     if columns and found:
         raise RowError(f"{named} holds trajectories, not a table.", "Leave --prompt-column and --answer-column out.")
     if columns:
