@@ -147,9 +147,9 @@ def read_file(
     elif rows:
         form = _detect_format(rows)
         found += form.read(rows, source)
-    for each in found:
-        if isinstance(each, Attempt):
-            _check_answered(each)
+    attempts = [each for each in found if isinstance(each, Attempt)]
+    for each in attempts:
+        _check_answered(each)
     grouped = group(found, by, form.task if form else "")
     for each in grouped.unasked:
         source.leave_out(each.row, "row with an empty prompt: fill its cells, or name the task with --by FIELD")
@@ -161,8 +161,9 @@ def read_file(
     summary = f"reads as: {forms}, {counted(count, 'row')} in {counted(len(grouped.groups), 'group')}"
     summary += f" by {grouped.by}" if grouped.by else ""
     notes = [*(f"left out: {each}." for each in source.told()), *source.notes]
-    notes += _describe_attempts([each for each in found if isinstance(each, Attempt)])
-    notes += _describe_unread(found, grouped.groups, columns, form)
+    notes += _describe_attempts(attempts)
+    if columns or form in (PAIRS, COMPLETIONS, CONVERSATIONS, LOGGED):
+        notes += _describe_unread(attempts, grouped.groups, columns.names if columns else (), form)
     return Reading(grouped.groups, summary, notes + grouped.notes)
 
 
@@ -304,50 +305,58 @@ def _text_paths(value: Any, within: str = "") -> Iterator[str]:
             yield shlex.quote(f"{within}{name}")
 
 
-def _describe_attempts(attempts: Sequence[Attempt]) -> list[str]:
+Place = tuple[str, str]
+"""Where something was found, and what."""
+
+
+def _describe_attempts(attempts: Sequence[Attempt]) -> Iterator[str]:
     """One note per kind of problem, with the first affected attempt."""
-    messages = [(each, message) for each in attempts for message in each.trajectory.messages()]
-    failed = [each for each in attempts if each.trajectory.status == "failed"]
-    objects = [(each, given) for each in attempts if is_object(given := _said_in_json(each))]
-    rendered = dict.fromkeys(
-        each.row.where
-        for each, message in messages
-        if message.get("role") != "assistant" and is_rendered(str(message.get("content")))
+    failed: list[Place] = []
+    objects: list[Place] = []
+    rendered: dict[str, str] = {}
+    odd: list[Place] = []
+    hidden: list[Place] = []
+    for each in attempts:
+        where, found = each.row.where, each.trajectory
+        if found.status == "failed":
+            failed.append((where, found.status_reason or "no reason is recorded"))
+        if is_object(said := _said_in_json(each)):
+            objects.append((where, ", ".join(map(str, said))))
+        for message in found.messages():
+            if message.get("role") != "assistant" and is_rendered(str(message.get("content"))):
+                rendered[where] = ""
+            odd += ((where, name) for name in odd_fields(message))
+        hidden += ((where, name) for name in beside_messages(found))
+    number = f"{len(failed):,} of {counted(len(attempts), 'attempt')}"
+    yield from _tell(failed, f"{number} failed, and get{'s' * (len(failed) == 1)} no score")
+    yield from _tell(
+        objects,
+        f"{counted(len(objects), 'answer')} in JSON: the judge sees all fields. If one of them is a label, name the "
+        "answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD",
     )
-    odd = [(each.row.where, name) for each, message in messages for name in odd_fields(message)]
-    hidden = [(each.row.where, name) for each in attempts for name in beside_messages(each.trajectory)]
-    notes: list[str] = []
-    if failed:
-        notes.append(
-            f"{len(failed):,} of {counted(len(attempts), 'attempt')} failed, and get{'s' * (len(failed) == 1)} no "
-            f"score. First: {failed[0].row.where} ({failed[0].trajectory.status_reason or 'no reason is recorded'})."
-        )
-    if objects:
-        notes.append(
-            f"{counted(len(objects), 'answer')} in JSON: the judge sees all fields. If one of them is a label, name "
-            "the answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD. First: "
-            f"{objects[0][0].row.where} ({', '.join(map(str, objects[0][1]))})."
-        )
-    if rendered:
-        notes.append(
-            f"{counted(len(rendered), 'prompt')} rendered by a chat template: the judge sees its tokens, and all as "
-            f"one message. Write messages in the template's place. First: {next(iter(rendered))}."
-        )
-    if odd:
-        notes.append(
-            f"the judge is shown further fields of messages as if they were said ({_names(odd)}): take out what was "
-            f"not. First: {odd[0][0]}."
-        )
-    if hidden:
-        notes.append(
-            f"the judge is not shown what rows hold beside their messages ({_names(hidden)}); put it into the "
-            f"messages. First: {hidden[0][0]}."
-        )
-    return notes
+    yield from _tell(
+        [*rendered.items()],
+        f"{counted(len(rendered), 'prompt')} rendered by a chat template: the judge sees its tokens, and all as one "
+        "message. Write messages in the template's place",
+    )
+    yield from _tell(
+        odd,
+        f"the judge is shown further fields of messages as if they were said ({_names(odd)}): take out what was not",
+    )
+    yield from _tell(
+        hidden,
+        f"the judge is not shown what rows hold beside their messages ({_names(hidden)}); put it into the messages",
+    )
 
 
-def _names(found: Sequence[tuple[str, str]]) -> str:
-    """The names among places with names; `a, b and 3 more`."""
+def _tell(places: Sequence[Place], problem: str) -> Iterator[str]:
+    if places:
+        where, what = places[0]
+        yield f"{problem}. First: {where}{f' ({what})' if what else ''}."
+
+
+def _names(found: Sequence[Place]) -> str:
+    """What was found; `a, b and 3 more`."""
     names = list(dict.fromkeys(name for _, name in found))
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
@@ -356,55 +365,45 @@ def _names(found: Sequence[tuple[str, str]]) -> str:
 def _said_in_json(attempt: Attempt) -> Any:
     """What the last message holds, parsed where it is a table's text; of a list there, its first item."""
     value = attempt.trajectory.messages()[-1].get("content")
-    if attempt.form not in (TABLE, LOGGED.name) or not isinstance(value, str):
-        return value
-    value = cell(value)
-    return value[0] if is_list(value) and value else value
+    if attempt.form in (TABLE, LOGGED.name) and isinstance(value, str):
+        value = cell(value)
+        return value[0] if is_list(value) and value else value
+    return value
 
 
 def _describe_unread(
-    found: Sequence[Found], groups: Sequence[TrajectoryGroup], columns: Columns | None, form: Format | None
-) -> list[str]:
-    """Notes on columns that nobody reads: texts that are nowhere in what was read, and rewards that are no number."""
-    if not columns and form not in (PAIRS, COMPLETIONS, CONVERSATIONS, LOGGED):
-        return []
-    rows = {
-        id(each.trajectory): each.row.where
-        for each in found
-        if isinstance(each, Attempt) and not is_object(each.row.value, "messages_and_choices")
-    }
-    unread: list[tuple[str, str]] = []
-    odd: list[str] = []
+    attempts: Sequence[Attempt], groups: Sequence[TrajectoryGroup], named: Sequence[str], form: Format | None
+) -> Iterator[str]:
+    """Notes on fields that nobody reads: texts that are nowhere in what was read, and rewards that are no number."""
+    rows = {id(each.trajectory): each.row for each in attempts}
+    unread: list[Place] = []
+    odd: list[Place] = []
     for one in groups:
         members = [each for each in one.trajectories if id(each) in rows]
         told = [one.metadata, *(each.metadata for each in members)]
         truths = _texts([{name: each.get(name) for name in _shown_columns(each)} for each in told])
         said = truths + _texts([each.messages() for each in members])
         for each in members:
-            where = rows[id(each)]
+            if is_object((row := rows[id(each)]).value, "messages_and_choices"):
+                continue
             own = without(each.metadata, "answer_column", *_shown_columns(each.metadata), *beside_messages(each))
             for path, value in leaves(own):
                 name = ".".join(part for part in path.split(".") if not part.isdecimal())
-                is_named = columns is not None and name in columns.names
                 shown = truths if _is_expected(name) else said
-                if not is_named and _says_something(name, value, form) and str(value).strip() not in shown:
-                    unread.append((where, name))
-            named = {name.partition(".")[0] for name in columns.names} if columns is not None else set[str]()
-            unread += [(where, name) for name in own if name not in named and _holds_steps(cell(own[name]))]
-            given = [(name, each.metadata[name]) for name in ("reward", "rewards", "score") if each.metadata.get(name)]
-            odd += [f"{where} ({name} {str(it)[:40]!r})" for name, it in given if as_number(it) is None]
-    notes: list[str] = []
-    if unread:
-        notes.append(
-            f"the judge is not shown {_names(unread)}. What is part of the task belongs into the prompt "
-            "(--prompt-column names it, and --by groups by a column), an expected answer into a column called "
-            "reference, what an agent did into messages; --answer-column names an answer to judge instead. "
-            f"First: {unread[0][0]}."
-        )
-    if odd:
-        are = "is" if len(odd) == 1 else "are"
-        notes.append(f"{counted(len(odd), 'reward')} that {are} no number, and not read. First: {odd[0]}.")
-    return notes
+                if name not in named and _says_something(name, value, form) and str(value).strip() not in shown:
+                    unread.append((row.where, name))
+            known = {name.partition(".")[0] for name in named}
+            unread += [(row.where, name) for name in own if name not in known and _holds_steps(cell(own[name]))]
+            given = {name: it for name in ("reward", "rewards", "score") if (it := each.metadata.get(name))}
+            odd += [(row.where, f"{name} {str(it)[:40]!r}") for name, it in given.items() if as_number(it) is None]
+    yield from _tell(
+        [(where, "") for where, _ in unread],
+        f"the judge is not shown {_names(unread)}. What is part of the task belongs into the prompt (--prompt-column "
+        "names it, and --by groups by a column), an expected answer into a column called reference, what an agent did "
+        "into messages; --answer-column names an answer to judge instead",
+    )
+    are = "is" if len(odd) == 1 else "are"
+    yield from _tell(odd, f"{counted(len(odd), 'reward')} that {are} no number, and not read")
 
 
 def _holds_steps(value: Any) -> bool:
