@@ -82,14 +82,9 @@ def read_table(path: Path) -> list[TrajectoryGroup]:
     Raises `JudgedFileError` for any other table, and `RowError` for a file that cannot be read.
     """
     rows = [row.value for row in rows_by_file(path)[path]]
-    if not rows or not is_judged_table(rows[0]):
+    if not rows or not rows[0].keys() >= {"trajectory", "group_record"}:
         raise JudgedFileError(f"{path} is no table of judged groups.", "Give a file that `gavel score --out` wrote.")
     return groups_of_rows(rows)
-
-
-def is_judged_table(row: Mapping[str, Any]) -> bool:
-    """Whether a row belongs to such a table."""
-    return {"trajectory", "group_record"} <= row.keys()
 
 
 def groups_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[TrajectoryGroup]:

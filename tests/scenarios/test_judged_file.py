@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gavel.judge.judge import Judge
-from gavel.scenarios.formats.reading import read_groups
+from gavel.scenarios.formats.reading import read_file, read_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import (
     JudgedFile,
@@ -216,3 +216,5 @@ async def test_a_table_gives_back_the_very_groups(tmp_path: Path, suffix: str):
     groups, path = await judged(), tmp_path / f"judged{suffix}"
     write_table(path, groups, suffix)
     assert list(read_table(path)) == groups
+    assert read_file(path).groups == groups
+    assert read_file(path).summary == "reads as: Gavel's judged table, 5 rows in 3 groups"

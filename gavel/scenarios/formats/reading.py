@@ -59,7 +59,7 @@ from gavel.scenarios.formats.row import (
 )
 from gavel.scenarios.formats.text import is_conversation, is_rendered
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_file import groups_of_rows, is_judged_table
+from gavel.scenarios.judged_file import groups_of_rows
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.scenarios.truth import COLUMNS
 
@@ -74,11 +74,9 @@ def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
 
 JUDGED = Format(
     "Gavel's judged table",
-    ("group", "status", "trajectory", "group_record"),
-    # a table may omit a column in rows without a value
-    lambda value: (
-        is_object(value, "status", "trajectory|group_record") and (is_judged_table(value) or "member" in value)
-    ),
+    ("group", "member", "trajectory", "group_record"),
+    # a row may omit columns without a value
+    lambda value: is_object(value, "group", "trajectory|group_record", "member|group_record"),
     _read_table,
 )
 
