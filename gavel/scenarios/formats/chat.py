@@ -30,7 +30,7 @@ from gavel.scenarios.formats.row import (
     refused,
     tool_call,
 )
-from gavel.scenarios.formats.text import PRINTED, cell, is_printed
+from gavel.scenarios.formats.text import parsed
 
 OPENAI, ANTHROPIC, RESPONSES = "OpenAI messages", "Anthropic messages", "OpenAI Responses items"
 _SHAREGPT, _LANGCHAIN, _SDK, _BEDROCK = "ShareGPT", "LangChain messages", "AI SDK messages", "Bedrock Converse messages"
@@ -99,14 +99,7 @@ Block = tuple[str, Any]
 
 def messages(items: Any, where: str) -> tuple[list[Message], str]:
     """The messages of a conversation, and the name of its format. Raises `RowError`."""
-    if isinstance(items, str):
-        text, items = items, cell(items)
-        if isinstance(items, str):
-            remedy = PRINTED if is_printed(text) else 'Write [{"role": …, "content": …}, …].'
-            raise refused(where, "messages: it is text, and no JSON list.", remedy)
-    if not is_list(items):
-        raise refused(where, "messages: it is no list.", 'Write [{"role": …, "content": …}, …].')
-    found, forms = _convert_all(items, where)
+    found, forms = _convert_all(parsed(items, where, "messages", only_lists=True), where)
     found = [each if "role" in each or "message" in each else {"role": "user", **each} for each in found]
     return _link_results(found), next(iter(forms), OPENAI)
 

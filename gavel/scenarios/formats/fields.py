@@ -45,7 +45,7 @@ from gavel.scenarios.formats.row import (
     tools,
     trajectory,
 )
-from gavel.scenarios.formats.text import PRINTED, is_conversation, is_printed
+from gavel.scenarios.formats.text import is_conversation, parsed
 from gavel.scenarios.group import from_row
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import read_truth
@@ -146,10 +146,8 @@ def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
     """Text or a number as one message, and messages (also as JSON text) unchanged. Raises `RowError` for anything
     else."""
     given = value = as_json(value) if isinstance(value, int | float) else value
-    if isinstance(value, str) and is_list(items := cell(value)) and _are_messages(items):
+    if isinstance(value, str) and _are_messages(as_list(items := parsed(value, row.where, name))):
         given = items
-    elif isinstance(value, str) and is_printed(value):
-        raise refused(row.where, f"{name}: it is text, and no JSON list.", PRINTED)
     if _are_parts(given):
         return [{"role": role, "content": given}]
     if not isinstance(given, str | list | dict) or given == [] or (is_object(given) and not is_conversation([given])):
@@ -162,9 +160,7 @@ def talk(row: Row, value: Any, role: str, names: Sequence[str] = ()) -> list[Any
     one message, or else one message of `role` with its text or JSON. Raises `RowError` for a cut or printed one."""
     if value is None:
         return []
-    payload = cell(value)
-    if isinstance(value, str) and is_printed(value):
-        raise refused(row.where, "it holds text, and no JSON list.", PRINTED)
+    payload = parsed(value, row.where, "messages")
     if found := find_conversation(payload, names):
         return [*(system_message(payload.get("system")) if is_object(payload, "messages") else ()), *found]
     if is_list(value) and value and all(is_object(call, "function") for call in value):

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import jiter
 
-from gavel.scenarios.formats.row import Row, RowError, cell, is_list, is_object, loaded
+from gavel.scenarios.formats.row import Row, RowError, cell, is_list, is_object, loaded, refused
 
 READ = "Files of JSON lines, JSON, CSV, Parquet or Arrow are read, and logs of other programs; see docs/files.md."
 _DECODER = json.JSONDecoder(parse_constant=str)  # NaN, which JSON lacks, is a text
@@ -202,15 +202,22 @@ _PAIRS = ({"kind", "parts"}, {"message", "finish_reason"}, {"lc", "kwargs"})
 
 _PRINTED = re.compile(r"""\s*(?:(?:np\.|numpy\.)?array\()?\s*\[?\s*\{\s*['"]""")
 _ROLE = re.compile(r"""['"](?:role|from)['"]:\s*['"](?:system|developer|user|human|assistant|gpt|tool)['"]""")
-PRINTED = (
+_FORM = 'Write [{"role": …, "content": …}, …].'
+_WRITE = (
     "It is messages as Python prints an array of them, or is cut off. Write the table with "
     'df.to_json("rows.jsonl", orient="records", lines=True) or df.to_parquet("rows.parquet").'
 )
 
 
-def is_printed(text: str) -> bool:
-    """Whether a text holds messages in an unparsable form: printed by numpy or pandas, or truncated."""
-    return bool(_PRINTED.match(text) and _ROLE.search(text)) and isinstance(cell(text), str)
+def parsed(value: Any, where: str, name: str, only_lists: bool = False) -> Any:
+    """What a cell holds. Raises `RowError` for messages that numpy or pandas printed, or that are cut off, and with
+    `only_lists` for anything but a list."""
+    found = cell(value)
+    is_printed = isinstance(found, str) and _PRINTED.match(found) and _ROLE.search(found)
+    if is_printed or (only_lists and not is_list(found)):
+        held = "it is text, and no JSON list" if isinstance(found, str) else "it is no list"
+        raise refused(where, f"{name}: {held}.", _WRITE if is_printed else _FORM)
+    return found
 
 
 _TOKEN = r"(?:<s>|<bos>|<[|｜][^<>\n]{1,40}>|<(?:start|end)_of_turn>|\[/?INST\])"
