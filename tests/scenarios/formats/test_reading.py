@@ -156,6 +156,7 @@ P, L = PARIS["content"], LYON["content"]
 HH = f"\n\nHuman: {Q['content']}\n\nAssistant: "
 TURN, GPT = {"from": "human", "value": Q["content"]}, {"from": "gpt", "value": P}
 TRL, PAIR, MESSAGES = "TRL prompt/completion", "preference pairs", "OpenAI messages"
+SAMPLES = ("completions", "responses", "outputs", "generations", "samples")
 ROWS_OF: list[tuple[str, dict[str, Any], list[Any]]] = [
     (TRL, {"prompt": [Q], "completion": [PARIS]}, [None]),
     (TRL, {"prompt": HH, "completion": P}, [None]),
@@ -164,6 +165,7 @@ ROWS_OF: list[tuple[str, dict[str, Any], list[Any]]] = [
     (TRL, {"question": Q["content"], "responses": [P, L], "reward": [1, 0]}, [1, 0]),
     (TRL, {"prompt": Q["content"], "response": [P, L], "scores": [1, 0]}, [1, 0]),
     (TRL, {"prompt": Q["content"], "response": [{"text": P, "score": 1}, {"text": L, "score": 0}]}, [1, 0]),
+    *((TRL, {"prompt": [Q], name: [{"text": P, "n": 1}, {"text": L}]}, [None] * 2) for name in SAMPLES),
     (TRL, {"prompt": [Q], "completions": [[PARIS], [LYON]], "labels": [1, 0]}, [1, 0]),
     (TRL, {"prompt": [Q], "completion": [{"type": "thinking", "thinking": "."}, {"type": "text", "text": P}]}, [None]),
     (PAIR, {"prompt": Q["content"], "chosen": P, "rejected": L}, [1, 0]),
