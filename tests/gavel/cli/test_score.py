@@ -74,9 +74,7 @@ async def broken(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ('{"messages": [\n', "is no JSON value"),
         ("[" * 100_000 + "\n", "is no JSON value"),
-        ({"prompt": "x"}, "lacks completion"),
         ({"messages": [{"content": "no role"}]}, "cannot be judged: 0.role: field required"),
         ({"trajectories": 5}, "cannot be judged"),
         ([], "has a trajectory without messages"),

@@ -682,6 +682,8 @@ def members(*texts: str, asked: str = "And then?") -> list[list[dict[str, Any]]]
         ([{"messages": [Q, PARIS], "generations": [P, "Lyon."], "solution": "It is in France."}], None,
          [[Q, PARIS], [Q, LYON]], "not shown solution. "),
         ([{"messages": [Q, PARIS], "output": "Paris"}], None, [[Q, PARIS]], ""),
+        ([{"messages": [Q, PARIS, Q], "output": "Lyon."}], None, [[Q, PARIS, Q, LYON]], ""),
+        ([{"messages": [Q, PARIS, Q], "output": {"steps": 3}}], None, [[Q, PARIS, Q]], ""),
         ([{"messages": [Q, PARIS], "prediction": "Lyon"}], None, [[Q, PARIS]], "not shown prediction. "),
         ([{"prompt": Q["content"], "a": [PARIS]}], ASKS_A, [[Q, PARIS]], ""),
         ([{"a": [Q, PARIS]}, {"a": None}], ASKS_A, [[Q, PARIS]], "left out: 1 × answer that is null; first: PATH:2."),
