@@ -13,8 +13,8 @@ import json
 import math
 import re
 import shlex
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 
 from gavel.base import entry_points
 from gavel.base.text import counted
+from gavel.llm.types import Message
 from gavel.scenarios.formats.chat import KNOWN_ROLES, misnamed_assistant, odd_fields
 from gavel.scenarios.formats.evaluations import EVALUATIONS
 from gavel.scenarios.formats.fields import (
@@ -33,12 +34,16 @@ from gavel.scenarios.formats.fields import (
     TABLE,
     UNANSWERED,
     Columns,
+    columns_by_stem,
+    holds_dialogue,
+    is_word,
     leaves,
     read_columns,
+    with_turns,
     without,
 )
 from gavel.scenarios.formats.files import expand, name_of_file, rows_by_file
-from gavel.scenarios.formats.grouping import beside_messages, group
+from gavel.scenarios.formats.grouping import asked, beside_messages, group, opening
 from gavel.scenarios.formats.logs import BATCH, EXCHANGES, LANGFUSE, LANGSMITH, LOGGED
 from gavel.scenarios.formats.row import (
     Attempt,
@@ -159,7 +164,7 @@ def read_file(
     summary = f"reads as: {forms}, {counted(count, 'row')} in {counted(len(grouped.groups), 'group')}"
     summary += f" by {grouped.by}" if grouped.by else ""
     notes = [*(f"left out: {each}." for each in source.told()), *source.notes]
-    notes += _describe_attempts(attempts)
+    notes += [*_describe_attempts(attempts), *_describe_turns(attempts)]
     if columns or form in (PAIRS, COMPLETIONS, CONVERSATIONS, LOGGED):
         notes += _describe_unread(attempts, grouped.groups, columns.names if columns else (), form)
     return Reading(grouped.groups, summary, notes + grouped.notes)
@@ -185,7 +190,8 @@ def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]
         names = ", ".join(str(file.relative_to(path)) for file in others[:3])
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
         source.notes.append(f"{counted(len(others), 'file')} of {path} left out, without attempts: {names}{more}.")
-    return [row for file, rows in files.items() if file not in others for row in rows]
+    named = columns.names if columns else ()
+    return [with_turns(row, named) for file, rows in files.items() if file not in others for row in rows]
 
 
 def _detect_format(rows: Sequence[Row]) -> Format:
@@ -251,18 +257,19 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
         problem += f" It is nearest to {nearest.name}, but {lack}."
     if empty := [name for name, value in fields.items() if value == []]:
         problem += f" Without anything in it: {', '.join(empty)}."
+    paths = list(dict.fromkeys(_text_paths(fields)))
+    is_wrapper = len(paths) == 1 and is_list(fields.get(paths[0]))
     for path, item in () if row.is_cells else _objects_within(fields):
-        if _find_format(item):
+        if is_wrapper or _find_format(item):
             return RowError(
                 problem, f"Its rows are a list within it. Write each on a line: jq -c '{path}' FILE > rows.jsonl."
             )
-    paths = list(dict.fromkeys(_text_paths(fields)))
     if len(paths) == 1 and isinstance(fields.get(paths[0]), str):
         return RowError(problem, f"A text that holds a whole conversation is not taken apart. {_FORM}")
     return RowError(
         problem,
         "Name the texts that hold the prompt and each answer: --prompt-column PATH --answer-column PATH "
-        f"(a whole conversation needs --answer-column alone), of the paths {', '.join(paths[:_MOST_NAMES])}. {_FORM}",
+        f"(a whole conversation needs --answer-column alone), of the paths {_names(paths)}. {_FORM}",
     )
 
 
@@ -274,12 +281,10 @@ _EXPECTED = re.compile("expect|(?<!p)reference|truth|gold|target|ideal|correct|l
 _ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
 _REWARD = re.compile("reward|score|label|rating|grade", re.I)
 IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
-_SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
-"""Words separated by spaces, or a script that may do without."""
 _WORDS = re.compile(r"[^\W\d_]\s+[^\W\d_]")
 _FAR = 0.5
 """Max share of a format's fields that may lack in a row near to it."""
-_MOST_NAMES = 8
+_MOST_NAMES = 16
 
 
 def _objects_within(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -303,6 +308,26 @@ def _text_paths(value: Any, within: str = "") -> Iterator[str]:
             yield shlex.quote(f"{within}{name}")
 
 
+_OF_CONVERSATION = re.compile(r"(?:session|conversation|thread|dialog(?:ue)?|chat)(?:[_ -]?(?:id|key|uuid))?", re.I)
+"""Names of columns with the id of a conversation."""
+
+
+def _describe_turns(attempts: Sequence[Attempt]) -> Iterator[str]:
+    """A note on rows that are single exchanges of conversations, by an id which they share."""
+    prompts: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for each in attempts:
+        before = opening(each.trajectory, each.prompt)
+        for name, value in each.trajectory.metadata.items():
+            if _OF_CONVERSATION.fullmatch(name) and not any(it.get("role") == "assistant" for it in before):
+                prompts[name, str(value)].setdefault(asked(each.trajectory, each.prompt), each.row.where)
+    parted = [(where, name) for (name, _), own in prompts.items() if len(own) > 1 for where in own.values()]
+    yield from _tell(
+        parted,
+        f"{counted(len(parted), 'row')} of one {_found(parted)} ask different things, and each is "
+        "judged without the turns before it. If they are one conversation, write it as messages",
+    )
+
+
 Place = tuple[str, str]
 """Where something was found, and what."""
 
@@ -311,6 +336,7 @@ def _describe_attempts(attempts: Sequence[Attempt]) -> Iterator[str]:
     """One note per kind of problem, with the first affected attempt."""
     failed: list[Place] = []
     objects: list[Place] = []
+    talks: list[Place] = []
     rendered: dict[str, str] = {}
     odd: list[Place] = []
     hidden: list[Place] = []
@@ -320,6 +346,8 @@ def _describe_attempts(attempts: Sequence[Attempt]) -> Iterator[str]:
             failed.append((where, found.status_reason or "no reason is recorded"))
         if is_object(said := _said_in_json(each)):
             objects.append((where, ", ".join(map(str, said))))
+        if isinstance(said, str) and each.form == TABLE and holds_dialogue(said):
+            talks.append((where, ""))
         for message in found.messages():
             if message.get("role") != "assistant" and is_rendered(str(message.get("content"))):
                 rendered[where] = ""
@@ -333,17 +361,22 @@ def _describe_attempts(attempts: Sequence[Attempt]) -> Iterator[str]:
         "answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD",
     )
     yield from _tell(
+        talks,
+        f"{counted(len(talks), 'answer')} with several speakers: the judge sees each as one answer. To read turns, "
+        "name --answer-column alone",
+    )
+    yield from _tell(
         [*rendered.items()],
         f"{counted(len(rendered), 'prompt')} rendered by a chat template: the judge sees its tokens, and all as one "
         "message. Write messages in the template's place",
     )
     yield from _tell(
         odd,
-        f"the judge is shown further fields of messages as if they were said ({_names(odd)}): take out what was not",
+        f"the judge is shown further fields of messages as if they were said ({_found(odd)}): take out what was not",
     )
     yield from _tell(
         hidden,
-        f"the judge is not shown what rows hold beside their messages ({_names(hidden)}); put it into the messages",
+        f"the judge is not shown what rows hold beside their messages ({_found(hidden)}); put it into the messages",
     )
 
 
@@ -353,11 +386,15 @@ def _tell(places: Sequence[Place], problem: str) -> Iterator[str]:
         yield f"{problem}. First: {where}{f' ({what})' if what else ''}."
 
 
-def _names(found: Sequence[Place]) -> str:
-    """What was found; `a, b and 3 more`."""
-    names = list(dict.fromkeys(name for _, name in found))
+def _names(names: Iterable[str]) -> str:
+    """`a, b and 3 more`."""
+    names = list(dict.fromkeys(names))
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _found(places: Sequence[Place]) -> str:
+    return _names(name for _, name in places)
 
 
 def _said_in_json(attempt: Attempt) -> Any:
@@ -385,10 +422,12 @@ def _describe_unread(
             if is_object((row := rows[id(each)]).value, "messages_and_choices"):
                 continue
             own = without(each.metadata, "answer_column", *_shown_columns(each.metadata), *beside_messages(each))
+            several = _of_several_texts(own)
             for path, value in leaves(own):
                 name = ".".join(part for part in path.split(".") if not part.isdecimal())
                 shown = truths if _is_expected(name) else said
-                if name not in named and _says_something(name, value, form) and str(value).strip() not in shown:
+                says = name in several or _says_something(name, value, form)
+                if name not in named and says and str(value).strip() not in shown:
                     unread.append((row.where, name))
             known = {name.partition(".")[0] for name in named}
             unread += [(row.where, name) for name in own if name not in known and _holds_steps(cell(own[name]))]
@@ -396,12 +435,27 @@ def _describe_unread(
             odd += [(row.where, f"{name} {str(it)[:40]!r}") for name, it in given.items() if as_number(it) is None]
     yield from _tell(
         [(where, "") for where, _ in unread],
-        f"the judge is not shown {_names(unread)}. What is part of the task belongs into the prompt (--prompt-column "
+        f"the judge is not shown {_found(unread)}. What is part of the task belongs into the prompt (--prompt-column "
         "names it, and --by groups by a column), an expected answer into a column called reference, what an agent did "
         "into messages; --answer-column names an answer to judge instead",
     )
     are = "is" if len(odd) == 1 else "are"
     yield from _tell(odd, f"{counted(len(odd), 'reward')} that {are} no number, and not read")
+
+
+def _of_several_texts(fields: Message) -> set[str]:
+    """The names of texts beside each other, in a list or in columns that end alike: options to choose from."""
+    texts: defaultdict[str, set[str]] = defaultdict(set)
+    for path, value in leaves(fields):
+        parts = path.split(".")
+        if isinstance(value, str) and parts[-1].isdecimal():
+            texts[".".join(part for part in parts if not part.isdecimal())].add(value)
+    found = {name for name, each in texts.items() if len(each) > 1}
+    alike = (list(columns.values()) for columns in columns_by_stem(fields).values())
+    for columns in alike:
+        if len({each for name in columns if isinstance(each := fields[name], str)}) == len(columns) > 1:
+            found |= {*columns}
+    return found
 
 
 def _holds_steps(value: Any) -> bool:
@@ -430,7 +484,7 @@ def _says_something(name: str, value: Any, form: Format | None) -> bool:
         return value is not None and text not in KNOWN_ROLES and text != ""
     if isinstance(value, str):
         is_answer = form is CONVERSATIONS and _ANSWERED.search(last) and not IDENTIFIER.search(last)
-        return bool(text and (_is_expected(name) or is_answer or _SENTENCE.search(text)))
+        return bool(text and (_is_expected(name) or is_answer or not is_word(text)))
     is_count = isinstance(value, int | float) and value not in (0, 1) and not math.isnan(value)
     return is_count and _is_expected(name) and not _REWARD.search(name)
 

@@ -149,6 +149,10 @@ def _read_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
     Columns that are lists are a table only if one of them is all text, and none holds a conversation's messages.
     """
     columns = list(document.values())
+    if is_list(names := document.get("columns")) and is_list(rows := document.get("data")):
+        whole = bool(names) and all(isinstance(name, str) for name in names)
+        whole = whole and all(is_list(each) and len(each) == len(names) for each in rows)
+        return {n: dict(zip(names, each, strict=True)) for n, each in enumerate(rows)} if whole else None
     first = columns[0] if columns else None
     if is_object(first) and first and all(is_object(each) and each.keys() == first.keys() for each in columns):
         if all(map(str.isdecimal, first)):
@@ -156,10 +160,6 @@ def _read_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
         return document if all(map(str.isdecimal, document)) else None
     if not all(map(is_list, columns)):
         return None
-    if {"columns", "data"} <= document.keys() <= {"columns", "index", "data"}:
-        names = document["columns"]
-        whole = all(is_list(each) and len(each) == len(names) for each in document["data"])
-        return {n: dict(zip(names, each, strict=True)) for n, each in enumerate(document["data"])} if whole else None
     if len(columns) < 2 or len(set(map(len, columns))) > 1:
         return None
     if any(map(is_conversation, columns)) or not any(all(isinstance(item, str) for item in each) for each in columns):

@@ -639,8 +639,12 @@ def test_a_conversation_in_one_text_is_refused_with_its_form(tmp_path: Path) -> 
     assert "not taken apart" in refused.value.remedy
     with pytest.raises(RowError, match="as prompt and as answer"):
         read_file(path, columns=Columns("text", ["text"]))
+    with pytest.raises(RowError, match="no conversation that is taken apart is in text"):
+        read_file(path, columns=Columns(None, ["text"]))
     with pytest.raises(RowError, match="its choices hold no message"):
         reading_of(tmp_path, {"messages": [Q], "choices": [{"turns": ["A.", "B."]}]})
+    with pytest.raises(RowError, match="steps of one solution"):
+        reading_of(tmp_path, {"prompt": "Why?", "completions": ["A.", "B."], "labels": [True, False]})
 
 
 SEEN = {"country": "France", "toxic": False, "id": 7, "thought": "Hm."}
@@ -688,8 +692,10 @@ def members(*texts: str, asked: str = "And then?") -> list[list[dict[str, Any]]]
         ([{"prompt": Q["content"], "a": [PARIS]}], ASKS_A, [[Q, PARIS]], ""),
         ([{"a": [Q, PARIS]}, {"a": None}], ASKS_A, [[Q, PARIS]], "left out: 1 × answer that is null; first: PATH:2."),
         ([{"question": Q["content"], "a": P}, {"a": "y"}], ASKS_A, [[Q, PARIS]], "1 × row with an empty prompt"),
-        ([{"system": "S", "prompt": Q["content"], **REPEATED}], None,
-         [[{"role": "system", "content": "S"}, Q, each] for each in (PARIS, LYON)], ""),
+        ([{"system": "Be short.", "prompt": Q["content"], **REPEATED}], None,
+         [[{"role": "system", "content": "Be short."}, Q, each] for each in (PARIS, LYON)], ""),
+        # a word is the name of what was evaluated, and no system prompt
+        ([THEN | {"system": name} for name in ("GPT-4", "BART")], None, members("A.", "A."), "not shown system. "),
         # what nobody reads
         *(([THEN | {"passage": f"It was {n} o'clock."} for n in ns], None, members("A.", "A."), "not shown passage. ")
           for ns in ((1, 2), (1, 1))),
@@ -701,11 +707,33 @@ def members(*texts: str, asked: str = "And then?") -> list[list[dict[str, Any]]]
          members("A."), "not shown reference_outputs.answer, expected.value. "),
         ([{"ask": "And then?", "said": [{"text": t} for t in ts]} for ts in ("AB", "ABC")], ITEMS,
          members(*"ABAB"), "1 × item of said, which --answer-column said may read; first: PATH:2."),
-        *(([STEPS | {name: steps}], None, [[Q, PARIS]], f"not shown {name}. ") for name, steps in (
+        *(([STEPS | {name: steps}], None, [[Q, PARIS]], f"not shown tags, {name}. ") for name, steps in (
             ("tool_calls", [{"name": "refund", "arguments": {"order_id": "1001"}}]),
             ("steps", [{"tool": "refund", "input": "1001", "output": "ok"}]),
             ("trajectory", ["refund(1001)"]),
         )),
+        # options of one word; what stands beside a named text; exchanges of conversations; a conversation in one text
+        ([THEN | {"options": ["Paris", "Lyon"], "b_1": "x", "b_2": "y"}], None, members("A."),
+         "not shown options, b_1, b_2. "),
+        ([{"prompt": {"system": "Be short.", "user": "And then?"}, "response": "A."}],
+         Columns("prompt.user", ("response",)), members("A."), "not shown prompt.system. "),
+        ([{"conversation": {"context": "It rains.", "turns": [Q, PARIS]}}], Columns(None, ("conversation.turns",)),
+         [[Q, PARIS]], "not shown conversation.context. "),
+        ([{"session_id": s, "prompt": asked, "response": "A."} for s in "xy" for asked in (f"And {s}?", "More.")], None,
+         None, "4 rows of one session_id ask different things"),
+        *(([{"topic": "Geography.", "talk": f"{user}: {Q['content']}\n\n{agent}: It is Paris."}],
+           Columns(*named), read, note)
+          for user, agent in (("USER", "ASSISTANT"), ("User", "Bot"))
+          for named, read, note in (((None, ("talk",)), [[Q, PARIS]], ""),
+                                    (("topic", ("talk",)), None, "1 answer with several speakers"))),
+        ([{"prompt": "And then?", "key": 7, "response": "A."}], None, members("A."), ""),
+        ([THEN | {"choices": ["It rains.", "No rain."]}], None, members("A."), "not shown choices. "),
+        ([{"prompt": "And then?", "response": {"content": "A.", "sources": ["u"]}}], None, members("A."), ""),
+        ([{"asked": [{"role": "HUMAN", "prompt": "And then?"}], "said": "A."}], Columns("asked", ("said",)),
+         None, "further fields of messages as if they were said (prompt)"),
+        *(([{name: [{a: Q["content"], b: "It is Paris."}]}], Columns(None, (name,)) if name == "turns" else None,
+           [[Q, PARIS]], "") for name in ("conversation", "messages", "turns")
+          for a, b in (("input", "output"), ("user", "assistant"))),
         ([json.loads(TrajectoryGroup([desk()]).to_json())], None, None, "--by n is not used: the file holds groups"),
     ],
 )  # fmt: skip
@@ -713,7 +741,7 @@ def test_what_is_judged_and_what_nobody_reads_is_told(
     tmp_path: Path, rows: list[Any], columns: Columns | None, read: Any, note: str
 ) -> None:
     path = written(tmp_path / "rows.jsonl", *rows)
-    reading = read_file(path, None if read else "n", columns)
+    reading = read_file(path, "n" if "--by" in note else None, columns)
     assert read is None or messages_in(reading) == read
     assert any(note.replace("PATH", str(path)) in each for each in [*reading.notes, ""])
 
