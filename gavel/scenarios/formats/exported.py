@@ -24,9 +24,6 @@ from gavel.scenarios.formats.row import is_list, is_object, loaded
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
 
-SURROGATE = "text with a lone surrogate: written with U+FFFD in its place"
-NOT_FINITE = "number that is not finite: written as null"
-
 TOO_DEEP = "value nested deeper than 100 levels: written as text"
 _DEEPEST = 100
 
@@ -54,7 +51,7 @@ class Losses:
         try:
             text.encode()
         except UnicodeEncodeError:
-            self.add(SURROGATE)
+            self.add("text with a lone surrogate: written with U+FFFD in its place")
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # pairs become one character
         return text
 
@@ -62,7 +59,7 @@ class Losses:
         """The number; None for NaN and infinities, which JSON lacks."""
         if value is None or math.isfinite(value):
             return value
-        self.add(NOT_FINITE)
+        self.add("number that is not finite: written as null")
         return None
 
     def plain(self, value: Any, depth: int = 0) -> Any:

@@ -531,7 +531,6 @@ def test_a_completion_with_several_choices_is_as_many_attempts(tmp_path: Path) -
 
 
 HISTORY = [["Where is order 6?", "It is lost."]]
-SIDES = ("chosen", "rejected")
 ANSWERS: list[dict[str, Any]] = [
     {"completion": "A."},
     {"responses": ["A.", "B."]},
