@@ -9,8 +9,7 @@ JSON lines are appended to the file itself. Other formats (a store, CSV, Parquet
 then the groups are in a file of JSON lines beside it, `<name>.partial.jsonl`. A line that a killed process left
 unfinished is truncated. A group is identified by its content, which judging does not change.
 
-A table has one row per member, without loss: `read_table`, `write_table`.
-
+A table has one row per member, without loss: `write_table`, `groups_of_rows`.
 """
 
 import csv
@@ -76,24 +75,9 @@ def write_table(path: Path, groups: Sequence[TrajectoryGroup], suffix: str) -> N
         writer.writerows(rows)
 
 
-def read_table(path: Path) -> list[TrajectoryGroup]:
-    """The groups of a table that `write_table` wrote.
-
-    Raises `JudgedFileError` for any other table, and `RowError` for a file that cannot be read.
-    """
-    rows = [row.value for row in rows_by_file(path)[path]]
-    if not rows or not is_judged_table(rows[0]):
-        raise JudgedFileError(f"{path} is no table of judged groups.", "Give a file that `gavel score --out` wrote.")
-    return groups_of_rows(rows)
-
-
-def is_judged_table(row: Mapping[str, Any]) -> bool:
-    """Whether a row belongs to such a table."""
-    return {"trajectory", "group_record"} <= row.keys()
-
-
 def groups_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[TrajectoryGroup]:
-    """The groups in the rows of a table of judged groups, in order; records may be JSON or read already."""
+    """The groups in the rows of a table that `write_table` wrote, in order; records may be JSON or read already.
+    Raises `JudgedFileError` for those of another."""
     records: list[dict[str, Any]] = []
     for row in rows:
         cells: list[Any] = [row.get(name) for name in ("group_record", "trajectory")]
@@ -272,7 +256,9 @@ class JudgedFile:
         """The groups of the finished file, then those of the journal, without a line that was left unfinished."""
         try:
             if self._journal != self.path and not self._is_input and self.path.exists():
-                yield from read_table(self.path) if self.path.suffix in TABLE_SUFFIXES else TrajectoryStore(self.path)
+                is_table = self.path.suffix in TABLE_SUFFIXES
+                rows = [row.value for row in rows_by_file(self.path)[self.path]] if is_table else []
+                yield from groups_of_rows(rows or [{}]) if is_table else TrajectoryStore(self.path)
             *lines, unfinished = self._journal.read_bytes().split(b"\n") if self._journal.is_file() else [b""]
             yield from (from_row(json.loads(line)) for line in lines)
             if not unfinished.startswith(_BEGINNING) and not _BEGINNING.startswith(unfinished):

@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 from gavel.judge.judge import Judge
-from gavel.scenarios.formats.reading import read_groups
+from gavel.scenarios.formats.reading import read_file, read_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import (
     JudgedFile,
     JudgedFileError,
     JudgedStream,
     judged_output,
-    read_table,
     write_table,
 )
 from gavel.scenarios.judgement import GroupJudgement
@@ -31,10 +30,6 @@ def judge(group: TrajectoryGroup, settings: dict[str, Any] = SETTINGS, **fields:
     whole = GroupJudgement(**{"status": "scored", "calls": 2, "settings": settings, **fields})
     members = [member.model_copy(update={"reward": 0.5}) for member in group]
     return group.model_copy(update={"trajectories": members, "judgement": whole})
-
-
-def groups_in(path: Path) -> list[TrajectoryGroup]:
-    return list(read_table(path)) if path.suffix in (".csv", ".parquet") else read_groups(path)
 
 
 def opened(path: Path, groups: list[TrajectoryGroup], **options: Any) -> tuple[JudgedFile, dict[int, TrajectoryGroup]]:
@@ -57,11 +52,11 @@ def test_a_second_run_goes_on_where_the_first_stopped(tmp_path: Path, name: str)
     second.append(3, judge(groups[3]))
     second.append(1, judge(groups[1]))
     second.finish()
-    assert groups_in(path) == [judge(group) for group in groups]
+    assert read_groups(path) == [judge(group) for group in groups]
     third, done = opened(path, groups)
     assert len(done) == 4
     third.finish()
-    assert groups_in(path) == [judge(group) for group in groups]
+    assert read_groups(path) == [judge(group) for group in groups]
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
@@ -215,4 +210,5 @@ async def test_a_table_gives_back_the_very_groups(tmp_path: Path, suffix: str):
         pytest.importorskip("pyarrow")
     groups, path = await judged(), tmp_path / f"judged{suffix}"
     write_table(path, groups, suffix)
-    assert list(read_table(path)) == groups
+    assert read_file(path).groups == groups
+    assert read_file(path).summary == "reads as: Gavel's judged table, 5 rows in 3 groups"

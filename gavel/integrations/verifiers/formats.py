@@ -28,16 +28,17 @@ from gavel.llm.types import Message
 from gavel.scenarios.formats import chat
 from gavel.scenarios.formats import fields as columns
 from gavel.scenarios.formats.exported import (
+    Call,
     Export,
     Losses,
-    Media,
     StoredAttempt,
     StoredGroup,
-    Text,
     Turn,
     attempts,
     facts,
     hex_id,
+    is_text,
+    media_of,
     tool_functions,
     turns,
 )
@@ -311,23 +312,27 @@ def _write_message(turn: Turn, number: int, losses: Losses) -> Message:
     return message
 
 
-def _call(call: Any, own_id: str, losses: Losses) -> Message:
+def _call(call: Call, own_id: str, losses: Losses) -> Message:
     if call.id is None:
         losses.add("tool call without an id: it is given one")
     kind = "custom" if "custom" in call.rest else "function"
     return {"id": call.id or own_id, "type": kind, "name": call.name, "arguments": call.arguments}
 
 
-def _part(part: Any, losses: Losses) -> Message:
-    if isinstance(part, Media) and part.kind == "image":
-        return {"type": "image_url", "image_url": {"url": part.url}}
-    if not isinstance(part, Text):
-        losses.add("message part that verifiers has no type for: written as its JSON text")
-    return {"type": "text", "text": _as_text(part)}
+def _part(part: Message, losses: Losses) -> Message:
+    match media_of(part):
+        case ("image", url, _):
+            return {"type": "image_url", "image_url": {"url": url}}
+        case _:
+            if not is_text(part):
+                losses.add("message part that verifiers has no type for: written as its JSON text")
+            return {"type": "text", "text": _as_text(part)}
 
 
-def _as_text(part: Any) -> str:
-    return f"[{part.kind}: {part.url}]" if isinstance(part, Media) else part.text
+def _as_text(part: Message) -> str:
+    if (media := media_of(part)) is not None:
+        return f"[{media[0]}: {media[1]}]"
+    return part["text"] if is_text(part) else json.dumps(part, ensure_ascii=False)
 
 
 FORMATS = (VERIFIERS, TRACES)

@@ -30,7 +30,7 @@ from gavel.scenarios.formats.row import (
     refused,
     tool_call,
 )
-from gavel.scenarios.formats.text import PRINTED, cell, is_printed
+from gavel.scenarios.formats.text import parsed
 
 OPENAI, ANTHROPIC, RESPONSES = "OpenAI messages", "Anthropic messages", "OpenAI Responses items"
 _SHAREGPT, _LANGCHAIN, _SDK, _BEDROCK = "ShareGPT", "LangChain messages", "AI SDK messages", "Bedrock Converse messages"
@@ -91,27 +91,22 @@ _THOUGHT_FIELD = re.compile(r"(?:think(?:ing)?|thoughts?|reasoning)(?:[A-Z_]\w*)
 MEDIA = frozenset(("attachments", "audio", "documents", "file", "files", "image", "images", "media", "video", "videos"))
 """Fields of a message that hold more than text."""
 
+_PLAIN = ("system", "user", "assistant")
+"""Roles of the messages of which nothing is converted, if they are text."""
 Block = tuple[str, Any]
 """`part`, `thought`, `call` or `result`, and the content part, the text, the tool call or the message."""
 
 
 def messages(items: Any, where: str) -> tuple[list[Message], str]:
     """The messages of a conversation, and the name of its format. Raises `RowError`."""
-    if isinstance(items, str):
-        text, items = items, cell(items)
-        if isinstance(items, str):
-            remedy = PRINTED if is_printed(text) else 'Write [{"role": …, "content": …}, …].'
-            raise refused(where, "messages: it is text, and no JSON list.", remedy)
-    if not is_list(items):
-        raise refused(where, "messages: it is no list.", 'Write [{"role": …, "content": …}, …].')
-    found, forms = _convert_all(items, where)
+    found, forms = _convert_all(parsed(items, where, "messages", only_lists=True), where)
     found = [each if "role" in each or "message" in each else {"role": "user", **each} for each in found]
     return _link_results(found), next(iter(forms), OPENAI)
 
 
 def as_chat(items: Sequence[Message]) -> list[Message]:
     """Converts messages of a program; a message of no known form is kept unchanged."""
-    return list(items) if all(map(_is_openais, items)) else _link_results(_convert_all(items, None)[0])
+    return _link_results(_convert_all(items, None)[0])
 
 
 def is_bookkeeping(key: str, value: Any) -> bool:
@@ -157,7 +152,8 @@ def _convert_all(items: Sequence[Any], where: str | None) -> tuple[list[Message]
             raise refused(str(where), f"{number}: it is no message.", "A message is an object with a role.")
         said, form = [item], ""
         try:
-            said, form = (said, "") if _is_openais(item) else convert(item, str(where), f"{number}")
+            if not (item.keys() == {"role", "content"} and item["role"] in _PLAIN and isinstance(item["content"], str)):
+                said, form = convert(item, str(where), f"{number}")
         except RowError:
             if where is not None:
                 raise
@@ -169,29 +165,6 @@ def _convert_all(items: Sequence[Any], where: str | None) -> tuple[list[Message]
             else:
                 found.append(message)
     return found, forms
-
-
-def _is_openais(message: Any) -> bool:
-    """Whether it is a text, tool calls with ids, or the result of one in OpenAI's form, and nothing else, as most
-    messages are."""
-    match message:
-        case {"role": "tool", "tool_call_id": str(number), "content": str()}:
-            return len(message) == 3 and bool(number)
-        case {"role": "assistant", "tool_calls": [*calls], "content": str() | None}:
-            return len(message) == 3 and all(map(_is_openais_call, calls))
-        case {"role": str(role), "content": str()}:
-            is_known = role == KNOWN_ROLES.get(role.lower(), role) and role not in _CALLING
-            return len(message) == 2 and is_known and role not in ("tool", "function")
-        case _:
-            return False
-
-
-def _is_openais_call(call: Any) -> bool:
-    match call:
-        case {"id": str(number), "function": {"arguments": str()}}:
-            return bool(number)
-        case _:
-            return False
 
 
 def _goes_on(last: Message, message: Message) -> bool:
@@ -486,12 +459,10 @@ def _assemble(message: Message, blocks: Sequence[Block]) -> list[Message]:
 
 def _is_same_call(block: Message, call: Any) -> bool:
     """Whether a call of `tool_calls` is that of a block: LangChain writes both, and no input yet while streaming."""
-    if not is_object(call, "id", "function") or not is_object(call["function"], "name") or not block.get("id"):
+    said, told = block["function"], call.get("function") if is_object(call) else None
+    if not block.get("id") or not is_object(told) or (call.get("id"), told.get("name")) != (block["id"], said["name"]):
         return False
-    if (call["id"], call["function"]["name"]) != (block["id"], block["function"]["name"]):
-        return False
-    given = loaded(block["function"]["arguments"])
-    return not given or loaded(str(call["function"].get("arguments") or "{}")) == given
+    return not (given := loaded(said["arguments"])) or loaded(str(told.get("arguments") or "{}")) == given
 
 
 def _link_results(found: list[Message]) -> list[Message]:
@@ -499,10 +470,9 @@ def _link_results(found: list[Message]) -> list[Message]:
     linked: list[Message] = []
     pending: list[tuple[str, str]] = []  # (id, name) of calls without a result
     for number, message in enumerate(found):
-        legacy = message.get("function_call")
-        if is_object(legacy) and not message.get("tool_calls"):
-            rest = {name: value for name, value in message.items() if name != "function_call"}
-            message = {**rest, "tool_calls": [tool_call({"type": "function", "function": legacy})]}
+        if is_object(legacy := message.get("function_call")) and not message.get("tool_calls"):
+            message = {**message, "tool_calls": [tool_call({"type": "function", "function": legacy})]}
+            del message["function_call"]
         role, name = message.get("role"), message.get("name")
         is_open = role == "function" or (role == "tool" and not message.get("tool_call_id"))
         if is_open and (same := [call for call in pending if call[1] == name] or pending):
@@ -510,16 +480,11 @@ def _link_results(found: list[Message]) -> list[Message]:
         if message.get("role") == "tool":
             pending = [call for call in pending if call[0] != message.get("tool_call_id")]
         if is_list(calls := message.get("tool_calls")) and calls:
-            calls = [
-                {**call, "id": call.get("id") or f"call_{number}_{place}"} if is_object(call) else call
-                for place, call in enumerate(calls)
-            ]
+            named = enumerate(calls)
+            calls = [{**it, "id": it.get("id") or f"call_{number}_{n}"} if is_object(it) else it for n, it in named]
             message = {**message, "tool_calls": calls}
             # a result without an id answers the newest turn
-            pending = [
-                (str(call["id"]), name_of(call["function"]) if is_object(call.get("function")) else "")
-                for call in calls
-                if is_object(call)
-            ]
+            called = [(str(it["id"]), it.get("function")) for it in calls if is_object(it)]
+            pending = [(number, name_of(body) if is_object(body) else "") for number, body in called]
         linked.append(message)
     return linked

@@ -6,28 +6,23 @@ that every JSON reader accepts: a lone surrogate becomes U+FFFD, a number that i
 messages of a history as typed turns; data without a field of `Turn` is in its `rest`.
 """
 
-import base64
-import binascii
 import hashlib
 import json
 import math
 import mimetypes
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 from openai.types.chat.chat_completion import Choice
 from pydantic_core import to_jsonable_python
 
 from gavel.llm.types import Message
 from gavel.scenarios.formats.chat import thought_field
-from gavel.scenarios.formats.row import is_object, loaded
+from gavel.scenarios.formats.row import is_list, is_object, loaded
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
-
-SURROGATE = "text with a lone surrogate: written with U+FFFD in its place"
-NOT_FINITE = "number that is not finite: written as null"
 
 TOO_DEEP = "value nested deeper than 100 levels: written as text"
 _DEEPEST = 100
@@ -56,7 +51,7 @@ class Losses:
         try:
             text.encode()
         except UnicodeEncodeError:
-            self.add(SURROGATE)
+            self.add("text with a lone surrogate: written with U+FFFD in its place")
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # pairs become one character
         return text
 
@@ -64,7 +59,7 @@ class Losses:
         """The number; None for NaN and infinities, which JSON lacks."""
         if value is None or math.isfinite(value):
             return value
-        self.add(NOT_FINITE)
+        self.add("number that is not finite: written as null")
         return None
 
     def plain(self, value: Any, depth: int = 0) -> Any:
@@ -199,56 +194,9 @@ def hex_id(*parts: Any, size: int) -> str:
     return hashlib.sha256("\0".join(map(str, parts)).encode(errors="replace")).hexdigest()[: 2 * size]
 
 
-Role = Literal["system", "user", "assistant", "tool"]
-_ROLES: dict[str, Role] = {
-    **{"system": "system", "developer": "system", "user": "user", "assistant": "assistant"},
-    **{"tool": "tool", "function": "tool"},
-}
+_ROLES = {each: each for each in ("system", "user", "assistant", "tool")} | {"developer": "system", "function": "tool"}
 _TAKEN = ("role", "content", "tool_calls", "function_call", "tool_call_id", "reasoning_content", "name")
 _EXACT = ("token_ids", "prompt_token_ids", "token_logprobs", "policy_version")
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Media:
-    """An image or a recording."""
-
-    kind: Literal["image", "audio"]
-    url: str
-    """The address; a `data:` URL if the message holds the bytes."""
-    mime: str | None
-    """None = neither the message nor the file name tells it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Other:
-    """A part of a kind that no format knows."""
-
-    part: Any
-
-    @property
-    def kind(self) -> str:
-        return str(self.fields["type"])
-
-    @property
-    def fields(self) -> Message:
-        """The part as an object with a type."""
-        part: Any = self.part
-        if isinstance(part, dict) and "type" in part:
-            return cast(Message, part)
-        return {"type": "unknown", "content": part}
-
-    @property
-    def text(self) -> str:
-        """The part as JSON, for text-only formats."""
-        return json.dumps(self.part, ensure_ascii=False)
-
-
-Part = Text | Media | Other
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +207,7 @@ class Call:
     """The JSON text that the model wrote; any text for a custom tool."""
     values: dict[str, Any] | None
     """The arguments as an object; None if they are none."""
-    rest: dict[str, Any] = field(default_factory=dict[str, Any])
+    rest: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,31 +220,50 @@ class Sampled:
     logprobs: list[float] | None
     """[T], aligned with `ids`; None if one is missing or not finite."""
     policy_version: int | None
-    rest: dict[str, Any]
+    rest: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    role: Role
-    parts: list[Part]
-    reasoning: str = ""
-    calls: tuple[Call, ...] = ()
-    call_id: str | None = None
+    role: str
+    """`system`, `user`, `assistant` or `tool`."""
+    parts: list[Message]
+    """The content as OpenAI's parts; those of a kind that OpenAI does not have are unchanged."""
+    reasoning: str
+    calls: list[Call]
+    call_id: str | None
     """Id of the call that a tool's result answers."""
-    name: str | None = None
-    sampled: Sampled | None = None
-    rest: dict[str, Any] = field(default_factory=dict[str, Any])
+    name: str | None
+    sampled: Sampled | None
+    rest: Message
     """Fields of the message that have no attribute here."""
 
     @property
     def text(self) -> str:
         """The texts of its parts."""
-        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+        return "\n".join(part["text"] for part in self.parts if is_text(part))
 
     @property
     def is_text(self) -> bool:
         """Whether all its parts are text."""
-        return all(isinstance(part, Text) for part in self.parts)
+        return all(map(is_text, self.parts))
+
+
+def is_text(part: Message) -> bool:
+    return part.keys() == {"type", "text"} and part["type"] == "text" and isinstance(part["text"], str)
+
+
+def media_of(part: Message) -> tuple[str, str, str | None] | None:
+    """Modality, address (a `data:` URL if the part holds bytes) and type, if known, of an image or a recording; None
+    for any other part."""
+    match part:
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return "image", url, mimetypes.guess_type(url if url.startswith("data:") else url.partition("?")[0])[0]
+        case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(form)}}:
+            mime = {"mp3": "audio/mpeg"}.get(form, f"audio/{form}")
+            return "audio", f"data:{mime};base64,{data}", mime
+        case _:
+            return None
 
 
 def turns(history: History, losses: Losses) -> list[Turn]:
@@ -311,8 +278,7 @@ def tool_definitions(history: History, losses: Losses) -> list[Message]:
 
 def tool_functions(history: History, losses: Losses) -> list[Message]:
     """The tools without OpenAI's wrapping: name, description, parameters."""
-    tools = tool_definitions(history, losses)
-    return [cast(Message, body) if isinstance(body := tool.get("function"), dict) else tool for tool in tools]
+    return [body if is_object(body := tool.get("function")) else tool for tool in tool_definitions(history, losses)]
 
 
 def _convert_turn(item: Choice | Message, losses: Losses) -> Turn:
@@ -325,12 +291,13 @@ def _convert_turn(item: Choice | Message, losses: Losses) -> Turn:
         losses.add(f"message of the role {given}: written as a user's, with its role beside it")
     if given != _ROLES.get(given):
         rest["role"] = given
-    calls = [*(message.get("tool_calls") or ()), *([older] if (older := message.get("function_call")) else ())]
+    content, older = message.get("content"), message.get("function_call")
+    parts = content if is_list(content) else [] if content in (None, "") else [content]
     return Turn(
         _ROLES.get(given, "user"),
-        list(_parts(message.get("content"))),
+        [_convert_part(part) for part in parts],
         str(message.get(thoughts) or ""),
-        tuple(_call(call, losses) for call in calls),
+        [_call(call, losses) for call in (*(message.get("tool_calls") or ()), *([older] if older else ()))],
         _text_or_none(message.get("tool_call_id")),
         _text_or_none(message.get("name")),
         _read_sampling(item, losses) if isinstance(item, Choice) else None,
@@ -342,50 +309,18 @@ def _text_or_none(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _parts(content: Any) -> Iterator[Part]:
-    if isinstance(content, list):
-        yield from map(_convert_part, cast("list[Any]", content))
-    elif content is not None and content != "":
-        yield Text(content) if isinstance(content, str) else Other(content)
-
-
-def _convert_part(part: Any) -> Part:
-    match part:
-        case str():
-            return Text(part)
-        case {"type": "text", "text": str(text), **rest} if not rest:
-            return Text(text)
-        case {"type": "image_url", "image_url": {"url": str(url)}}:
-            return Media("image", url, _mime(url))
-        case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(form)}}:
-            mime = {"mp3": "audio/mpeg"}.get(form, f"audio/{form}")
-            return Media("audio", f"data:{mime};base64,{data}", mime)
-        case _:
-            return Other(part)
-
-
-def _mime(url: str) -> str | None:
-    return mimetypes.guess_type(url if url.startswith("data:") else url.partition("?")[0])[0]
-
-
-def inline(media: Media) -> str | None:
-    """The base64 text of a `data:` URL; None for any other address."""
-    head, comma, data = media.url.partition(",")
-    if not (comma and head.startswith("data:") and head.endswith(";base64")):
-        return None
-    try:
-        base64.b64decode(data, validate=True)
-    except binascii.Error:
-        return None
-    return data
+def _convert_part(part: Any) -> Message:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    return part if is_object(part, "type") else {"type": "unknown", "content": part}
 
 
 def _call(call: Any, losses: Losses) -> Call:
-    fields: Message = cast(Message, call) if isinstance(call, dict) else {"function": {"name": "", "arguments": call}}
-    kind = "custom" if isinstance(fields.get("custom"), dict) else "function"
-    body = fields.get(kind, fields)
-    body = cast(Message, body) if isinstance(body, dict) else {"name": body}
-    said = body.get("input") if kind == "custom" else body.get("arguments")
+    fields = call if is_object(call) else {"function": {"name": "", "arguments": call}}
+    body = fields.get("custom")
+    body = body if is_object(body) else fields.get("function", fields)
+    body = body if is_object(body) else {"name": body}
+    said = body.get("arguments", body.get("input"))
     arguments = said if isinstance(said, str) else "{}" if said is None else json.dumps(said, ensure_ascii=False)
     rest = {name: value for name, value in fields.items() if name not in ("id", "function", "name", "arguments")}
     if rest.get("type") == "function":
@@ -397,19 +332,14 @@ def _call(call: Any, losses: Losses) -> Call:
 def _read_sampling(choice: Choice, losses: Losses) -> Sampled:
     extra = choice.model_extra or {}
     content: Sequence[Any] = (choice.logprobs.content if choice.logprobs is not None else None) or ()
-    given: list[Any] | None = extra.get("token_logprobs") or [entry.logprob for entry in content] or None
+    given: list[Any] = extra.get("token_logprobs") or [entry.logprob for entry in content]
     ids: list[int] | None = extra.get("token_ids")
-    logprobs = [each for each in given or () if isinstance(each, int | float) and losses.number(each) is not None]
+    logprobs = [float(each) for each in given if isinstance(each, int | float) and losses.number(each) is not None]
     if given and (len(logprobs) < len(given) or (ids is not None and len(ids) != len(given))):
         losses.add("sampled turn without a finite log-prob for each token: written without log-probs")
         logprobs = []
     if any(entry.top_logprobs for entry in content):
         losses.add("sampled turn with the likeliest tokens at each place: only the sampled one's log-prob is written")
-    return Sampled(
-        choice.finish_reason,
-        extra.get("prompt_token_ids"),
-        ids,
-        [float(each) for each in logprobs] or None,
-        extra.get("policy_version"),
-        losses.plain({name: value for name, value in extra.items() if name not in _EXACT and value is not None}),
-    )
+    rest = losses.plain({name: value for name, value in extra.items() if name not in _EXACT and value is not None})
+    prompt, version = extra.get("prompt_token_ids"), extra.get("policy_version")
+    return Sampled(choice.finish_reason, prompt, ids, logprobs or None, version, rest)

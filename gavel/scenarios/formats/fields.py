@@ -45,7 +45,7 @@ from gavel.scenarios.formats.row import (
     tools,
     trajectory,
 )
-from gavel.scenarios.formats.text import PRINTED, is_conversation, is_printed
+from gavel.scenarios.formats.text import is_conversation, parsed
 from gavel.scenarios.group import from_row
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import read_truth
@@ -138,18 +138,27 @@ def after_context(fields: Message, said: Sequence[Any]) -> list[Any]:
 
 
 def _take_system(fields: Message, names: Sequence[str]) -> list[Message]:
-    name = next((name for name in names if system_message(fields.get(name))), "")
+    """The system prompt of a row. One word is a name instead: that of the system which was evaluated."""
+    given = {name: fields.get(name) for name in names}
+    name = next((n for n, it in given.items() if system_message(it) and not (isinstance(it, str) and is_word(it))), "")
     return system_message(fields.pop(name, None))
+
+
+_SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
+"""Words separated by spaces, or a script that may do without."""
+
+
+def is_word(text: str) -> bool:
+    """Whether a text is one word, such as a name or a label."""
+    return not _SENTENCE.search(text)
 
 
 def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
     """Text or a number as one message, and messages (also as JSON text) unchanged. Raises `RowError` for anything
     else."""
     given = value = as_json(value) if isinstance(value, int | float) else value
-    if isinstance(value, str) and is_list(items := cell(value)) and _are_messages(items):
+    if isinstance(value, str) and _are_messages(as_list(items := parsed(value, row.where, name))):
         given = items
-    elif isinstance(value, str) and is_printed(value):
-        raise refused(row.where, f"{name}: it is text, and no JSON list.", PRINTED)
     if _are_parts(given):
         return [{"role": role, "content": given}]
     if not isinstance(given, str | list | dict) or given == [] or (is_object(given) and not is_conversation([given])):
@@ -162,9 +171,7 @@ def talk(row: Row, value: Any, role: str, names: Sequence[str] = ()) -> list[Any
     one message, or else one message of `role` with its text or JSON. Raises `RowError` for a cut or printed one."""
     if value is None:
         return []
-    payload = cell(value)
-    if isinstance(value, str) and is_printed(value):
-        raise refused(row.where, "it holds text, and no JSON list.", PRINTED)
+    payload = parsed(value, row.where, "messages")
     if found := find_conversation(payload, names):
         return [*(system_message(payload.get("system")) if is_object(payload, "messages") else ()), *found]
     if is_list(value) and value and all(is_object(call, "function") for call in value):
@@ -189,16 +196,50 @@ def find_conversation(payload: Any, names: Sequence[str]) -> list[Any]:
     return next(filter(None, found), list[Any]())
 
 
-_SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
+_SPEAKER = re.compile(rf"(?:^|\n)\s*({'|'.join(KNOWN_ROLES)}): ?", re.IGNORECASE)
 
 
 def _dialogue(value: Any) -> list[Message]:
-    """The messages of a conversation in one text, as in Anthropic's HH data; empty for anything else."""
+    """The messages of a conversation in one text, as in Anthropic's HH data (`Human: … Assistant: …`); empty for
+    anything else."""
     parts = _SPEAKER.split(value) if isinstance(value, str) else []
-    if len(parts) < 3 or parts[0].strip():
+    roles = [KNOWN_ROLES[who.lower()] for who in parts[1::2]]
+    if not {"user", "assistant"} <= set(roles) or parts[0].strip():
         return []
-    pairs = zip(parts[1::2], parts[2::2], strict=True)
-    return [{"role": "user" if who == "Human" else "assistant", "content": said} for who, said in pairs]
+    return [{"role": role, "content": said.rstrip("\n")} for role, said in zip(roles, parts[2::2], strict=True)]
+
+
+def holds_dialogue(text: str) -> bool:
+    """Whether a text is a whole conversation, with its speakers' names."""
+    return bool(_dialogue(text))
+
+
+_TURN = ({"input", "question", "prompt", "instruction"}, {"output", "answer", "response", "completion"})
+_SIDES_OF_TURN = [
+    {*names, *(name for name, role in KNOWN_ROLES.items() if role == whose)}
+    for whose, names in zip(("user", "assistant"), _TURN, strict=True)
+]
+
+
+def with_turns(row: Row, columns: Sequence[str] = ()) -> Row:
+    """The row with the exchanges in its conversations, objects of what a user and an agent said, as messages."""
+    if not is_object(row.value):
+        return row
+    turns = {name: _turns(row.value[name]) for name in (*_TALKS, "history", *columns) if name in row.value}
+    return replace(row, value={**row.value, **{name: each for name, each in turns.items() if each}})
+
+
+def _turns(value: Any) -> list[Message]:
+    items = cell(value)
+    if not is_list(items) or not items or is_conversation(items):
+        return []
+    if not all(is_object(each) and len(each) == 2 for each in items):
+        return []
+    asked, said = (next((name for name in items[0] if name in names), "") for names in _SIDES_OF_TURN)
+    if not all(isinstance(each.get(asked), str) and isinstance(each.get(said), str) for each in items):
+        return []
+    roles = (("user", asked), ("assistant", said))
+    return [{"role": role, "content": each[name]} for each in items for role, name in roles]
 
 
 def offered_tools(body: Any) -> list[Message] | None:
@@ -286,6 +327,13 @@ def _answers_of(row: Row, column: str, value: Any, fields: Message, form: str) -
     """Where the answers in a column stand, the answers, and the fields of each; a list beside it of as many rewards is
     split among them."""
     is_several = is_list(value) and (column in _SAMPLES or (form == TABLE and _are_rivals(value)))
+    steps = fields.get("labels") if is_several else None
+    if is_list(steps) and len(steps) == len(value) and all(isinstance(each, bool) for each in steps):
+        raise refused(
+            row.where,
+            f"{column} may be the steps of one solution, each with a label (TRL's stepwise supervision).",
+            "Join the steps to one completion. If each is an attempt, call the labels rewards.",
+        )
     found = list(_split(row, column, value, is_several))
     split = [name for name, each in fields.items() if name in _REWARDS and len(as_list(each)) == len(found)]
     split = split if is_list(value) and all(place != column for place, *_ in found) else []
@@ -459,7 +507,7 @@ def _alike(value: Message) -> list[str]:
     if is_object(value, "|".join((*_ANSWER, *_SAMPLES))):
         return []
     found: list[list[str]] = []
-    for stem, columns in _columns_by_stem(value).items():
+    for stem, columns in columns_by_stem(value).items():
         given = [value[name] for name in columns.values() if value[name] is not None]
         answers = (
             stem in TEXTS and _asks(value) and all(_is_said(each) or isinstance(each, int | float) for each in given)
@@ -472,7 +520,7 @@ def _alike(value: Message) -> list[str]:
 _ENDING = re.compile(r"(.*[^\W\d_])(?:[_ -](?P<small>[a-z])|[_ -]?(?P<end>[A-Z]|\d+))")
 
 
-def _columns_by_stem(fields: Message) -> dict[str, dict[str, str]]:
+def columns_by_stem(fields: Message) -> dict[str, dict[str, str]]:
     """The columns whose names end in a letter or number: name before it -> ending -> column."""
     stems: dict[str, dict[str, str]] = {}
     for name in fields:
@@ -483,7 +531,7 @@ def _columns_by_stem(fields: Message) -> dict[str, dict[str, str]]:
 
 def _divide(fields: Message, columns: Sequence[str]) -> dict[str, Message]:
     """The other fields for each of some columns. `model_a` and `model_b` are the `model` of columns that end alike."""
-    stems = _columns_by_stem(fields)
+    stems = columns_by_stem(fields)
     ends = next((ends for ends in stems.values() if {*columns} <= {*ends.values()}), dict[str, str]())
     ends = ends if len(columns) > 1 else {}
     parted = {stem: each for stem, each in stems.items() if ends and each.keys() == ends.keys()}
@@ -639,6 +687,8 @@ class Columns:
         Raises `RowError` for a field that no row has.
         """
         fields: Message = row.value
+        for name in self.names:
+            fields = _beside(fields, name)
         if self.prompt:
             given = _column(row, [self.prompt], known, "--prompt-column")[1]
             fields = without(fields, self.prompt)
@@ -647,15 +697,32 @@ class Columns:
             fields["prompt"] = _as_said(given)
         names = [(name,) for name in self.answers or _pair(fields) or _alike(fields)] or [(*_ANSWER, *_SAMPLES)]
         columns = dict(_column(row, each, known, "--answer-column") for each in names)
-        asking = [name for name in _ASKED if name not in columns]
+        asking = [name for name in _ASKED if name not in {column.partition(".")[0] for column in columns}]
         if not self.prompt and (any(name in known for name in asking) or not all(map(_is_whole, columns.values()))):
+            if not any(name in known for name in asking):
+                raise RowError(
+                    f"{row.where}: no conversation that is taken apart is in {' and '.join(columns)}, and no column is "
+                    "known to hold what was asked.",
+                    f"Name it: --prompt-column COLUMN, of {', '.join(known)}. Or write a conversation as messages: "
+                    '[{"role": "user", "content": "…"}, …].',
+                )
             name, value = _column(row, asking, known, "--prompt-column")
             fields = {name: value, **fields}  # a row may lack what others have
         yield from _attempts(row, source, columns, fields, TABLE)
 
 
 def _is_whole(value: Any) -> bool:
-    return value is None or (is_answered(value) and not _are_rivals(value))
+    return value is None or bool(_dialogue(value)) or (is_answered(value) and not _are_rivals(value))
+
+
+def _beside(fields: Message, path: str) -> Message:
+    """The fields without the object into which a path leads, if its name says that it is what was asked; what it holds
+    besides has its path as name."""
+    root, _, within = path.partition(".")
+    if root not in OF_PROMPTS or not within or not is_object(held := fields.get(root)):
+        return fields
+    rest = {f"{root}.{name}": value for name, value in leaves(held) if not f"{name}.".startswith(f"{within}.")}
+    return without(fields, root) | rest
 
 
 def _column(row: Row, names: Sequence[str], known: Collection[str], option: str) -> tuple[str, Any]:

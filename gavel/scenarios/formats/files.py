@@ -1,26 +1,23 @@
 """Reads rows from a path: text, compressed text, a table, a log archive, or a directory of these.
 
-The kind of a file is detected from its first bytes, not from its name. Standard input (`-`) and pipes are read once,
-into a temporary file.
+The kind of a file is detected from its first bytes, not from its name. `-` is standard input.
 """
 
 import base64
 import bz2
 import gzip
 import importlib
+import io
 import json
 import lzma
 import struct
 import sys
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import zstandard
 from pydantic_core import to_jsonable_python
@@ -29,28 +26,22 @@ from gavel.base.extras import install_line
 from gavel.scenarios.formats.row import Row, RowError
 from gavel.scenarios.formats.text import SAID, decode, rows
 
-GZIP, ZSTD, ZIP, PARQUET, ARROW_FILE, ARROW_STREAM = (
-    b"\x1f\x8b",
-    zstandard.FRAME_HEADER,
-    b"PK\x03\x04",
-    b"PAR1",
-    b"ARROW1",
-    b"\xff\xff\xff\xff",
+_PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+_SUFFIXES = (
+    *(".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".eval"),
+    *(".gz", ".zst", ".bz2", ".xz"),
 )
-_PLAIN = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".eval")
-_SUFFIXES = (*_PLAIN, ".gz", ".zst", ".bz2", ".xz")
 _STORE = ".jsonl.zst"
 _BESIDE = {
-    "dataset_info.json",
-    "state.json",
-    "dataset_dict.json",
-    "metadata.json",
-    "dataset_infos.json",
-    "logs.json",
-    "eval-set.json",
-    "listing.json",
+    *("dataset_info.json", "state.json", "dataset_dict.json", "metadata.json", "dataset_infos.json"),
+    *("logs.json", "eval-set.json", "listing.json"),
 }
 """Metadata files of datasets, which hold no rows."""
+
+
+def name_of_file(path: Path) -> str:
+    """The file's name for the user."""
+    return "standard input" if str(path) == "-" else str(path)
 
 
 def rows_by_file(path: Path, said: Sequence[str] = ()) -> dict[Path, list[Row]]:
@@ -77,29 +68,20 @@ def expand(path: Path) -> list[tuple[Path, bool]]:
             if splits
             else "Let it make a step.",
         )
-    if not path.is_dir():
-        return [(path, _is_store(path))]
-    files = _list_files(path)
-    # Beside complete stores, one may hold only the record that its writer was interrupted at.
-    if any(map(_is_store, files)) and all(file.name.endswith(_STORE) and _is_store(file, torn=True) for file in files):
-        return [(file, True) for file in files]
-    return [(path, False)]
+    files = _list_files(path) if path.is_dir() else [path]
+    stores = [file for file in files if _is_store(file)]
+    if stores and all(file.name.endswith(_STORE) for file in files):
+        return [(file, True) for file in files]  # one may hold only the record that its writer was interrupted at
+    return [(path, path in stores)]
 
 
-def _is_store(path: Path, torn: bool = False) -> bool:
-    """Whether a file is a store of trajectory groups, or should be by its name; with `torn`, whether it may be one that
-    ends within its first record."""
+def _is_store(path: Path) -> bool:
+    """Whether a file begins as a store of trajectory groups."""
+    if not path.is_file():  # a pipe is read only once
+        return False
     try:
-        with path.open("rb") as file:
-            head = file.read(64)
-            if torn and ZSTD.startswith(head):
-                return True
-            if not head.startswith(ZSTD):
-                return path.suffix == ".zst" and head.lstrip()[:1] not in b"{["
-            file.seek(0)
-            with zstandard.ZstdDecompressor().stream_reader(file) as stream:
-                start = stream.read(20)
-            return (torn and not start) or start.startswith((b'{"format_version":', b'{"trajectories":'))
+        with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
+            return stream.read(20).startswith((b'{"format_version":', b'{"trajectories":'))
     except (OSError, zstandard.ZstdError):
         return False
 
@@ -122,12 +104,13 @@ def _list_files(directory: Path) -> list[Path]:
 
 
 def _rows(path: Path, said: Sequence[str]) -> list[Row]:
-    data = path.read_bytes()
-    if data.startswith((PARQUET, ARROW_FILE, ARROW_STREAM)):
-        return table_rows(path, data)
-    if data.startswith(ZIP):
-        return inspect_samples(path)
-    return rows(decode(_unpacked(data, str(path)), str(path)), str(path), said)
+    name = name_of_file(path)
+    data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    if data.startswith((_PARQUET, _ARROW_FILE, _ARROW_STREAM)):
+        return _table_rows(name, data)
+    if data.startswith(b"PK\x03\x04"):
+        return _inspect_samples(name, data)
+    return rows(decode(_unpacked(data, name), name), name, said)
 
 
 def _unpacked(data: bytes, where: str) -> bytes:
@@ -145,47 +128,42 @@ _ZSTD = 93
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 
 
-def inspect_samples(path: Path) -> list[Row]:
-    """The samples, in logged order.
-
-    Raises `RowError` for another kind of zip, or a damaged one.
-    """
+def _inspect_samples(where: str, data: bytes) -> list[Row]:
+    """The samples, in logged order. Raises `RowError` for another kind of zip, or a damaged one."""
     try:
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = {info.filename: info for info in archive.infolist()}  # the last member of a name counts
             samples = [info for name, info in members.items() if name.startswith("samples/")]
             if any(name.startswith("xl/workbook.") for name in members):
                 raise RowError(
-                    f"{path} is an Excel workbook.",
+                    f"{where} is an Excel workbook.",
                     'Save it as CSV UTF-8, or write it with df.to_json("rows.jsonl", orient="records", lines=True).',
                 )
             if not samples and "header.json" not in members and "_journal/start.json" not in members:
                 raise RowError(
-                    f"{path} is a zip archive, and no Inspect log: it has neither header.json nor samples/.",
+                    f"{where} is a zip archive, and no Inspect log: it has neither header.json nor samples/.",
                     "Unpack it, and name the file inside it.",
                 )
-            return [Row(f"{path} {info.filename}", json.loads(_member(archive, info, file))) for info in samples]
+            return [Row(f"{where} {info.filename}", json.loads(_member(archive, info, data))) for info in samples]
     except (OSError, zipfile.BadZipFile, zlib.error, zstandard.ZstdError, struct.error, ValueError) as error:
         raise RowError(
-            f"{path} is a damaged zip archive: {error}", "Copy it again, or `inspect log recover` it."
+            f"{where} is a damaged zip archive: {error}", "Copy it again, or `inspect log recover` it."
         ) from error
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: BinaryIO) -> bytes:
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, data: bytes) -> bytes:
     """Reads an archive's member; Python's own reader supports zstd only from 3.14 on."""
     if info.compress_type != _ZSTD:
         return archive.read(info)
-    file.seek(info.header_offset)
-    *_, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-    file.seek(name + extra, 1)
-    packed = file.read(info.compress_size)
-    data = unpacked_zstd(packed)
-    if zlib.crc32(data) != info.CRC:
+    *_, name, extra = _LOCAL_HEADER.unpack_from(data, info.header_offset)
+    start = info.header_offset + _LOCAL_HEADER.size + name + extra
+    found = _unpacked_zstd(data[start : start + info.compress_size])
+    if zlib.crc32(found) != info.CRC:
         raise zipfile.BadZipFile(f"{info.filename} has a wrong checksum")
-    return data
+    return found
 
 
-def unpacked_zstd(packed: bytes) -> bytes:
+def _unpacked_zstd(packed: bytes) -> bytes:
     """Decompresses all frames, in order. Raises `ZstdError` if the last one is cut off, unlike zstandard's streams."""
     parts: list[bytes] = []
     while packed:
@@ -197,55 +175,22 @@ def unpacked_zstd(packed: bytes) -> bytes:
     return b"".join(parts)
 
 
-_PACKED = {GZIP: gzip.decompress, ZSTD: unpacked_zstd, b"BZh": bz2.decompress, b"\xfd7zXZ\0": lzma.decompress}
+_PACKED = {
+    **{b"\x1f\x8b": gzip.decompress, zstandard.FRAME_HEADER: _unpacked_zstd},
+    **{b"BZh": bz2.decompress, b"\xfd7zXZ\0": lzma.decompress},
+}
 """Decompressor by magic bytes."""
 
-STDIN = Path("-")
 
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    paths: list[Path]
-    names: dict[str, str] = field(default_factory=dict[str, str])
-    """A temporary file's path -> its name for the user."""
-
-    def told(self, message: str) -> str:
-        for path, name in self.names.items():
-            message = message.replace(path, name)
-        return message
-
-
-@contextmanager
-def on_disk(named: Sequence[Path]) -> Generator[Inputs]:
-    """Provides local paths of the named files while the context lasts. Raises `RowError` for an unreadable one."""
-    with tempfile.TemporaryDirectory(prefix="gavel-") as directory:
-        inputs = Inputs([])
-        for number, path in enumerate(named):
-            if path != STDIN and (not path.exists() or path.is_file() or path.is_dir()):
-                inputs.paths.append(path)
-                continue
-            name = "standard input" if path == STDIN else str(path)
-            copy = Path(directory) / str(number)
-            try:
-                copy.write_bytes(sys.stdin.buffer.read() if path == STDIN else path.read_bytes())
-            except OSError as error:
-                raise RowError(f"{name} cannot be read: {error.strerror or error}", "Check the path.") from error
-            inputs.paths.append(copy)
-            inputs.names[str(copy)] = name
-        yield inputs
-
-
-def table_rows(path: Path, data: bytes) -> list[Row]:
-    """The rows of a parquet file, or of an Arrow file or stream, whose bytes are `data`.
-
-    Raises `RowError` if it is damaged, or pyarrow is not installed.
-    """
-    kind = "parquet" if data.startswith(PARQUET) else "Arrow"
+def _table_rows(where: str, data: bytes) -> list[Row]:
+    """The rows of a parquet file, or of an Arrow file or stream. Raises `RowError` if it is damaged, or pyarrow is not
+    installed."""
+    kind = "parquet" if data.startswith(_PARQUET) else "Arrow"
     try:
         pyarrow = importlib.import_module("pyarrow")
     except ImportError as error:
         raise RowError(
-            f"{path} is a {kind} file, and pyarrow, which reads it, is not installed.",
+            f"{where} is a {kind} file, and pyarrow, which reads it, is not installed.",
             f"{install_line('parquet')}, or convert the file to JSON lines.",
         ) from error
     ipc, parquet = importlib.import_module("pyarrow.ipc"), importlib.import_module("pyarrow.parquet")
@@ -253,26 +198,25 @@ def table_rows(path: Path, data: bytes) -> list[Row]:
         if kind == "parquet":
             table: Any = parquet.ParquetFile(pyarrow.BufferReader(data)).read()
         else:
-            opened = ipc.open_file if data.startswith(ARROW_FILE) else ipc.open_stream
+            opened = ipc.open_file if data.startswith(_ARROW_FILE) else ipc.open_stream
             table = opened(pyarrow.BufferReader(data)).read_all()
     except pyarrow.ArrowException as error:
-        raise RowError(f"{path} is a damaged {kind} file: {error}", "Write it again.") from error
+        raise RowError(f"{where} is a damaged {kind} file: {error}", "Write it again.") from error
     found: list[dict[str, Any]] = table.to_pylist()
     values = {name: [row[name] for row in found if row[name] is not None] for name in table.column_names}
     said = {name: None for name, each in values.items() if each and (name in SAID or isinstance(each[0], list))}
-    return [
-        Row(f"{path}:{number}", said | plain(row), True) for number, row in enumerate(found, 1)
-    ]  # a lacking answer is told
+    # a lacking answer is told
+    return [Row(f"{where}:{number}", said | _plain(row), True) for number, row in enumerate(found, 1)]
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """The value in JSON's types, without null fields."""
     match value:
         case dict():
             fields = cast(dict[Any, Any], value)
-            return {str(name): plain(each) for name, each in fields.items() if each is not None}
+            return {str(name): _plain(each) for name, each in fields.items() if each is not None}
         case list() | tuple():
-            return [plain(each) for each in cast(list[Any], value)]
+            return [_plain(each) for each in cast(list[Any], value)]
         case bytes():
             return f"data:application/octet-stream;base64,{base64.b64encode(value).decode()}"
         case None | str() | bool() | int() | float():

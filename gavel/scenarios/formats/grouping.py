@@ -21,6 +21,7 @@ from pydantic import JsonValue
 
 from gavel.base.text import counted
 from gavel.llm.types import Message
+from gavel.scenarios.formats.chat import odd_fields
 from gavel.scenarios.formats.row import ABSENT, Attempt, Found, Row, RowError, WholeGroup, at, is_list, is_object
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -191,8 +192,10 @@ def _asks_nothing(attempt: Attempt, only_opening: bool) -> bool:
     return bool(asking) and not beside_messages(found) and not any(_says_something(each) for each in asking)
 
 
-def _says_something(message: Mapping[str, Any]) -> bool:
+def _says_something(message: Message) -> bool:
     content = message.get("content")
+    if odd_fields(message):
+        return True
     if is_list(content):
         return any(not is_object(part, "text") or str(part["text"]).strip() for part in content)
     return bool(str(content or "").strip())

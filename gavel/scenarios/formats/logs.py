@@ -126,10 +126,12 @@ def _split_exchange(value: Any) -> tuple[Message, Any, Collection[str]] | None:
         if is_object(request, "|".join(_QUESTIONS)) and (holder in value or "error" in value):
             used = {asked.partition(".")[0], holder} - {"item"}  # its other fields are the task's
             return request, _body(at(value, answered)), used
-    if is_object(value, "prompt") and "messages" not in value and is_list(value.get("choices")):
+    choices, response = value.get("choices"), _body(value.get("response"))
+    if is_object(value, "prompt") and "messages" not in value and is_list(choices) and all(map(is_object, choices)):
         return value, value, ("prompt", "choices")
-    response = _body(value.get("response"))
-    is_answer = is_object(response, "choices|candidates|content|output|error") and "role" not in response
+    is_answer = is_object(response, "choices|candidates|output|error") or (
+        is_object(response, "content") and is_list(response["content"]) and "role" not in response
+    )
     used = (*_QUESTIONS, "response", "tools", "system", "systemInstruction")
     return (value, response, used) if is_answer and is_object(value, "|".join(_QUESTIONS)) else None
 
@@ -222,14 +224,18 @@ def _requests(value: Any) -> list[Message]:
     return rows if are_requests and not any(is_object(each, "response|result|error") for each in rows) else []
 
 
+def _is_result(value: Any) -> bool:
+    """Whether it is an answer of a batch: an id, and a body or an error without what was asked."""
+    if not is_object(value, "custom_id", "response|result|error") and not is_object(value, "key", "response|error"):
+        return False
+    said = first_of(value, "result", "response")
+    return not is_object(value, "|".join(("request", *_QUESTIONS))) and (said is None or is_object(said))
+
+
 BATCH = Format(
     "batch output",
     ("custom_id", "response|result"),
-    lambda value: (
-        bool(_requests(value))
-        or (is_object(value, "custom_id", "response|result|error") and "request" not in value)
-        or (is_object(value, "key", "response|error") and "request" not in value)
-    ),
+    lambda value: bool(_requests(value)) or _is_result(value),
     _read_batch,
 )
 

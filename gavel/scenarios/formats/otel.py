@@ -29,16 +29,15 @@ from gavel.base.network import is_on_this_machine
 from gavel.llm.types import Message
 from gavel.scenarios.formats.exported import (
     Losses,
-    Media,
-    Part,
+    Sampled,
     StoredAttempt,
     StoredGroup,
-    Text,
     Turn,
     all_attempts,
     facts,
     hex_id,
-    inline,
+    is_text,
+    media_of,
     scores,
     tool_definitions,
     turns,
@@ -99,15 +98,13 @@ class _Trace:
         for other in others:
             self._close(self._add_history(other, other.agent or attempt.agent, root))
         self._close(root)
-        judgement: Message = known.get("judgement") or {}
-        events: list[Message] = []
+        root["events"] = list[Message]()
         for name, value in scores(attempt, known).items():
             scored = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
-            if name == "judge" and judgement.get("explanation"):
-                scored["gen_ai.evaluation.explanation"] = judgement["explanation"]
+            if name == "judge" and known["judgement"].get("explanation"):
+                scored["gen_ai.evaluation.explanation"] = known["judgement"]["explanation"]
             event = {"timeUnixNano": root["endTimeUnixNano"], "name": "gen_ai.evaluation.result"}
-            events.append(event | {"attributes": _attributes(scored)})
-        root["events"] = events
+            root["events"].append(event | {"attributes": _attributes(scored)})
         if attempt.trajectory.status == "failed":
             reason = self.losses.text(attempt.trajectory.status_reason or "no reason is recorded")
             root["status"] = {"code": _ERROR, "message": reason}
@@ -116,7 +113,7 @@ class _Trace:
     def _add_history(self, history: History, agent: str, parent: Message | None) -> Message:
         """The open span of a history, with the spans of its turns."""
         agent = self.losses.text(agent)
-        common = {"gen_ai.provider.name": "gavel", "gen_ai.request.model": self.model}
+        common: Message = {"gen_ai.provider.name": "gavel", "gen_ai.request.model": self.model}
         operation = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent}
         span = self._open(f"invoke_agent {agent}", _INTERNAL, parent, operation | common)
         if definitions := tool_definitions(history, self.losses):
@@ -133,80 +130,64 @@ class _Trace:
                 continue
             if turn.role == "assistant":
                 names |= {call.id: call.name for call in turn.calls if call.id is not None}
-                self._add_turn(turn, message, seen, span, common)
+                said = {"gen_ai.input.messages": _json(seen), "gen_ai.output.messages": _json([message])}
+                said = {"gen_ai.operation.name": "chat", **common, **said, **self._sampling(turn.sampled)}
+                self._close(self._open(f"chat {self.model}" if self.model else "chat", _CLIENT, span, said))
                 answered = len(seen) + 1
             elif turn.role == "tool":
-                self._add_result(turn, message, turn.name or names.get(turn.call_id) or "unknown", span)
+                name = turn.name or names.get(turn.call_id) or "unknown"
+                called = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+                called |= {"gen_ai.tool.type": "function", "gen_ai.tool.call.id": turn.call_id}
+                called["gen_ai.tool.call.result"] = turn.text if turn.is_text else _json(message["parts"])
+                self._close(self._open(f"execute_tool {name}", _INTERNAL, span, called))
             seen.append(message)
-        span["attributes"] += _attributes(
-            {
-                "gen_ai.system_instructions": common.get("gen_ai.system_instructions"),
-                "gavel.unanswered": _json(seen[answered:]) if seen[answered:] else None,
-            }
-        )
+        instructions = {"gen_ai.system_instructions": common.get("gen_ai.system_instructions")}
+        unanswered = {"gavel.unanswered": _json(seen[answered:]) if seen[answered:] else None}
+        span["attributes"] += _attributes(instructions | unanswered)
         return span
 
-    def _add_turn(
-        self, turn: Turn, message: Message, seen: list[Message], parent: Message, common: Mapping[str, Any]
-    ) -> None:
-        attributes: Message = {
-            "gen_ai.operation.name": "chat",
-            **common,
-            "gen_ai.input.messages": _json(seen),
-            "gen_ai.output.messages": _json([message]),
+    def _sampling(self, sampled: Sampled | None) -> Message:
+        if sampled is None:
+            return {}
+        if sampled.prompt_ids is not None:
+            self.losses.add("sampled turn with the token ids of its prompt: their number is written")
+        reason = sampled.finish_reason
+        return {
+            "gen_ai.response.finish_reasons": None if reason is None else [_FINISH.get(reason, reason)],
+            "gen_ai.usage.input_tokens": None if sampled.prompt_ids is None else len(sampled.prompt_ids),
+            "gen_ai.usage.output_tokens": None if sampled.ids is None else len(sampled.ids),
+            "gavel.sampled": True,
+            "gavel.token_ids": sampled.ids,
+            "gavel.logprobs": sampled.logprobs,
+            "gavel.policy_version": sampled.policy_version,
+            "gavel.choice": _json(sampled.rest) if sampled.rest else None,
         }
-        if (sampled := turn.sampled) is not None:
-            reason = _FINISH.get(sampled.finish_reason or "", sampled.finish_reason)
-            attributes |= {
-                "gen_ai.response.finish_reasons": None if reason is None else [reason],
-                "gen_ai.usage.input_tokens": None if sampled.prompt_ids is None else len(sampled.prompt_ids),
-                "gen_ai.usage.output_tokens": None if sampled.ids is None else len(sampled.ids),
-                "gavel.sampled": True,
-                "gavel.token_ids": sampled.ids,
-                "gavel.logprobs": sampled.logprobs,
-                "gavel.policy_version": sampled.policy_version,
-                "gavel.choice": _json(sampled.rest) if sampled.rest else None,
-            }
-            if sampled.prompt_ids is not None:
-                self.losses.add("sampled turn with the token ids of its prompt: their number is written")
-        self._close(self._open(f"chat {self.model}" if self.model else "chat", _CLIENT, parent, attributes))
-
-    def _add_result(self, turn: Turn, message: Message, name: str, parent: Message) -> None:
-        attributes = {
-            "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": name,
-            "gen_ai.tool.type": "function",
-            "gen_ai.tool.call.id": turn.call_id,
-            "gen_ai.tool.call.result": turn.text if turn.is_text else _json(message["parts"]),
-        }
-        self._close(self._open(f"execute_tool {name}", _INTERNAL, parent, attributes))
 
 
 def _convert_message(turn: Turn) -> Message:
     """A message in the conventions' schema, which allows further fields of parts and messages."""
     parts: list[Message] = [{"type": "reasoning", "content": turn.reasoning}] if turn.reasoning else []
-    shown: list[Message] = list(map(_part, turn.parts))
+    shown: list[Message] = list(map(_convert_part, turn.parts))
     if turn.role == "tool":
         shown = [{"type": "tool_call_response", "id": turn.call_id, "response": turn.text if turn.is_text else shown}]
     for call in turn.calls:
         arguments = call.arguments if call.values is None else call.values
-        made = {"type": "tool_call", "id": call.id, "name": call.name, "arguments": arguments}
-        shown.append(call.rest | made)
+        shown.append(call.rest | {"type": "tool_call", "id": call.id, "name": call.name, "arguments": arguments})
     rest = {name: value for name, value in turn.rest.items() if name != "parts"}
     return {"role": turn.role, **rest, **({"name": turn.name} if turn.name else {}), "parts": parts + shown}
 
 
-def _part(part: Part) -> Message:
-    match part:
-        case Text():
-            return {"type": "text", "content": part.text}
-        case Media():
-            mime = {"mime_type": part.mime} if part.mime else {}
-            if (data := inline(part)) is not None:
-                return {"type": "blob", "modality": part.kind, **mime, "content": data}
-            return {"type": "uri", "modality": part.kind, **mime, "uri": part.url}
-        case _:
-            return part.fields
+def _convert_part(part: Message) -> Message:
+    if is_text(part):
+        return {"type": "text", "content": part["text"]}
+    if (media := media_of(part)) is None:
+        return part
+    modality, url, mime = media
+    kind = {"modality": modality, **({"mime_type": mime} if mime else {})}
+    head, comma, data = url.partition(",")
+    if comma and head.startswith("data:") and head.endswith(";base64"):
+        return {"type": "blob", **kind, "content": data}
+    return {"type": "uri", **kind, "uri": url}
 
 
 def _json(value: Any) -> str:

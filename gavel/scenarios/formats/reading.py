@@ -13,15 +13,16 @@ import json
 import math
 import re
 import shlex
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gavel.base import entry_points
 from gavel.base.text import counted
+from gavel.llm.types import Message
 from gavel.scenarios.formats.chat import KNOWN_ROLES, misnamed_assistant, odd_fields
 from gavel.scenarios.formats.evaluations import EVALUATIONS
 from gavel.scenarios.formats.fields import (
@@ -33,12 +34,16 @@ from gavel.scenarios.formats.fields import (
     TABLE,
     UNANSWERED,
     Columns,
+    columns_by_stem,
+    holds_dialogue,
+    is_word,
     leaves,
     read_columns,
+    with_turns,
     without,
 )
-from gavel.scenarios.formats.files import expand, on_disk, rows_by_file
-from gavel.scenarios.formats.grouping import beside_messages, group
+from gavel.scenarios.formats.files import expand, name_of_file, rows_by_file
+from gavel.scenarios.formats.grouping import asked, beside_messages, group, opening
 from gavel.scenarios.formats.logs import BATCH, EXCHANGES, LANGFUSE, LANGSMITH, LOGGED
 from gavel.scenarios.formats.row import (
     Attempt,
@@ -59,7 +64,7 @@ from gavel.scenarios.formats.row import (
 )
 from gavel.scenarios.formats.text import is_conversation, is_rendered
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_file import groups_of_rows, is_judged_table
+from gavel.scenarios.judged_file import groups_of_rows
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.scenarios.truth import COLUMNS
 
@@ -74,11 +79,9 @@ def _read_table(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
 
 JUDGED = Format(
     "Gavel's judged table",
-    ("group", "status", "trajectory", "group_record"),
-    # a table may omit a column in rows without a value
-    lambda value: (
-        is_object(value, "status", "trajectory|group_record") and (is_judged_table(value) or "member" in value)
-    ),
+    ("group", "member", "trajectory", "group_record"),
+    # a row may omit columns without a value
+    lambda value: is_object(value, "group", "trajectory|group_record", "member|group_record"),
     _read_table,
 )
 
@@ -127,15 +130,7 @@ def read_file(
 
     Raises `RowError`, and `StoreError` for a store that cannot be read.
     """
-    with on_disk([Path(path)] if isinstance(path, str | Path) else list(map(Path, path))) as inputs:
-        try:
-            reading = _read(inputs.paths, by, columns)
-        except RowError as error:
-            raise RowError(inputs.told(error.message), inputs.told(error.remedy)) from error
-    return replace(reading, notes=list(map(inputs.told, reading.notes)))
-
-
-def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Reading:
+    paths = [Path(path)] if isinstance(path, str | Path) else list(map(Path, path))
     source = Source()
     found: list[Found] = []
     rows: list[Row] = []
@@ -147,7 +142,7 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
                 found.append(WholeGroup(check_item(each, row.where), row, GROUPS))
         else:
             rows += _read_rows(path, source, columns)
-    count, named = len(found) + len(rows), ", ".join(map(str, paths))
+    count, named = len(found) + len(rows), ", ".join(map(name_of_file, paths))
     if columns and found:
         raise RowError(f"{named} holds trajectories, not a table.", "Leave --prompt-column and --answer-column out.")
     if columns:
@@ -155,9 +150,9 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     elif rows:
         form = _detect_format(rows)
         found += form.read(rows, source)
-    for each in found:
-        if isinstance(each, Attempt):
-            _check_answered(each)
+    attempts = [each for each in found if isinstance(each, Attempt)]
+    for each in attempts:
+        _check_answered(each)
     grouped = group(found, by, form.task if form else "")
     for each in grouped.unasked:
         source.leave_out(each.row, "row with an empty prompt: fill its cells, or name the task with --by FIELD")
@@ -169,8 +164,9 @@ def _read(paths: Sequence[Path], by: str | None, columns: Columns | None) -> Rea
     summary = f"reads as: {forms}, {counted(count, 'row')} in {counted(len(grouped.groups), 'group')}"
     summary += f" by {grouped.by}" if grouped.by else ""
     notes = [*(f"left out: {each}." for each in source.told()), *source.notes]
-    notes += _describe_attempts([each for each in found if isinstance(each, Attempt)])
-    notes += _describe_unread(found, grouped.groups, columns, form)
+    notes += [*_describe_attempts(attempts), *_describe_turns(attempts)]
+    if columns or form in (PAIRS, COMPLETIONS, CONVERSATIONS, LOGGED):
+        notes += _describe_unread(attempts, grouped.groups, columns.names if columns else (), form)
     return Reading(grouped.groups, summary, notes + grouped.notes)
 
 
@@ -194,7 +190,8 @@ def _read_rows(path: Path, source: Source, columns: Columns | None) -> list[Row]
         names = ", ".join(str(file.relative_to(path)) for file in others[:3])
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
         source.notes.append(f"{counted(len(others), 'file')} of {path} left out, without attempts: {names}{more}.")
-    return [row for file, rows in files.items() if file not in others for row in rows]
+    named = columns.names if columns else ()
+    return [with_turns(row, named) for file, rows in files.items() if file not in others for row in rows]
 
 
 def _detect_format(rows: Sequence[Row]) -> Format:
@@ -260,18 +257,19 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
         problem += f" It is nearest to {nearest.name}, but {lack}."
     if empty := [name for name, value in fields.items() if value == []]:
         problem += f" Without anything in it: {', '.join(empty)}."
+    paths = list(dict.fromkeys(_text_paths(fields)))
+    is_wrapper = len(paths) == 1 and is_list(fields.get(paths[0]))
     for path, item in () if row.is_cells else _objects_within(fields):
-        if _find_format(item):
+        if is_wrapper or _find_format(item):
             return RowError(
                 problem, f"Its rows are a list within it. Write each on a line: jq -c '{path}' FILE > rows.jsonl."
             )
-    paths = list(dict.fromkeys(_text_paths(fields)))
     if len(paths) == 1 and isinstance(fields.get(paths[0]), str):
         return RowError(problem, f"A text that holds a whole conversation is not taken apart. {_FORM}")
     return RowError(
         problem,
         "Name the texts that hold the prompt and each answer: --prompt-column PATH --answer-column PATH "
-        f"(a whole conversation needs --answer-column alone), of the paths {', '.join(paths[:_MOST_NAMES])}. {_FORM}",
+        f"(a whole conversation needs --answer-column alone), of the paths {_names(paths)}. {_FORM}",
     )
 
 
@@ -283,12 +281,10 @@ _EXPECTED = re.compile("expect|(?<!p)reference|truth|gold|target|ideal|correct|l
 _ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
 _REWARD = re.compile("reward|score|label|rating|grade", re.I)
 IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
-_SENTENCE = re.compile(r"\S\s+\S|[^\x00-\x7f]")
-"""Words separated by spaces, or a script that may do without."""
 _WORDS = re.compile(r"[^\W\d_]\s+[^\W\d_]")
 _FAR = 0.5
 """Max share of a format's fields that may lack in a row near to it."""
-_MOST_NAMES = 8
+_MOST_NAMES = 16
 
 
 def _objects_within(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -312,107 +308,154 @@ def _text_paths(value: Any, within: str = "") -> Iterator[str]:
             yield shlex.quote(f"{within}{name}")
 
 
-def _describe_attempts(attempts: Sequence[Attempt]) -> list[str]:
-    """One note per kind of problem, with the first affected attempt."""
-    messages = [(each, message) for each in attempts for message in each.trajectory.messages()]
-    failed = [each for each in attempts if each.trajectory.status == "failed"]
-    objects = [(each, given) for each in attempts if is_object(given := _said_in_json(each))]
-    rendered = dict.fromkeys(
-        each.row.where
-        for each, message in messages
-        if message.get("role") != "assistant" and is_rendered(str(message.get("content")))
+_OF_CONVERSATION = re.compile(r"(?:session|conversation|thread|dialog(?:ue)?|chat)(?:[_ -]?(?:id|key|uuid))?", re.I)
+"""Names of columns with the id of a conversation."""
+
+
+def _describe_turns(attempts: Sequence[Attempt]) -> Iterator[str]:
+    """A note on rows that are single exchanges of conversations, by an id which they share."""
+    prompts: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for each in attempts:
+        before = opening(each.trajectory, each.prompt)
+        for name, value in each.trajectory.metadata.items():
+            if _OF_CONVERSATION.fullmatch(name) and not any(it.get("role") == "assistant" for it in before):
+                prompts[name, str(value)].setdefault(asked(each.trajectory, each.prompt), each.row.where)
+    parted = [(where, name) for (name, _), own in prompts.items() if len(own) > 1 for where in own.values()]
+    yield from _tell(
+        parted,
+        f"{counted(len(parted), 'row')} of one {_found(parted)} ask different things, and each is "
+        "judged without the turns before it. If they are one conversation, write it as messages",
     )
-    odd = [(each.row.where, name) for each, message in messages for name in odd_fields(message)]
-    hidden = [(each.row.where, name) for each in attempts for name in beside_messages(each.trajectory)]
-    notes: list[str] = []
-    if failed:
-        notes.append(
-            f"{len(failed):,} of {counted(len(attempts), 'attempt')} failed, and get{'s' * (len(failed) == 1)} no "
-            f"score. First: {failed[0].row.where} ({failed[0].trajectory.status_reason or 'no reason is recorded'})."
-        )
-    if objects:
-        notes.append(
-            f"{counted(len(objects), 'answer')} in JSON: the judge sees all fields. If one of them is a label, name "
-            "the answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD. First: "
-            f"{objects[0][0].row.where} ({', '.join(map(str, objects[0][1]))})."
-        )
-    if rendered:
-        notes.append(
-            f"{counted(len(rendered), 'prompt')} rendered by a chat template: the judge sees its tokens, and all as "
-            f"one message. Write messages in the template's place. First: {next(iter(rendered))}."
-        )
-    if odd:
-        notes.append(
-            f"the judge is shown further fields of messages as if they were said ({_names(odd)}): take out what was "
-            f"not. First: {odd[0][0]}."
-        )
-    if hidden:
-        notes.append(
-            f"the judge is not shown what rows hold beside their messages ({_names(hidden)}); put it into the "
-            f"messages. First: {hidden[0][0]}."
-        )
-    return notes
 
 
-def _names(found: Sequence[tuple[str, str]]) -> str:
-    """The names among places with names; `a, b and 3 more`."""
-    names = list(dict.fromkeys(name for _, name in found))
+Place = tuple[str, str]
+"""Where something was found, and what."""
+
+
+def _describe_attempts(attempts: Sequence[Attempt]) -> Iterator[str]:
+    """One note per kind of problem, with the first affected attempt."""
+    failed: list[Place] = []
+    objects: list[Place] = []
+    talks: list[Place] = []
+    rendered: dict[str, str] = {}
+    odd: list[Place] = []
+    hidden: list[Place] = []
+    for each in attempts:
+        where, found = each.row.where, each.trajectory
+        if found.status == "failed":
+            failed.append((where, found.status_reason or "no reason is recorded"))
+        if is_object(said := _said_in_json(each)):
+            objects.append((where, ", ".join(map(str, said))))
+        if isinstance(said, str) and each.form == TABLE and holds_dialogue(said):
+            talks.append((where, ""))
+        for message in found.messages():
+            if message.get("role") != "assistant" and is_rendered(str(message.get("content"))):
+                rendered[where] = ""
+            odd += ((where, name) for name in odd_fields(message))
+        hidden += ((where, name) for name in beside_messages(found))
+    number = f"{len(failed):,} of {counted(len(attempts), 'attempt')}"
+    yield from _tell(failed, f"{number} failed, and get{'s' * (len(failed) == 1)} no score")
+    yield from _tell(
+        objects,
+        f"{counted(len(objects), 'answer')} in JSON: the judge sees all fields. If one of them is a label, name the "
+        "answer's: --prompt-column COLUMN --answer-column COLUMN.FIELD",
+    )
+    yield from _tell(
+        talks,
+        f"{counted(len(talks), 'answer')} with several speakers: the judge sees each as one answer. To read turns, "
+        "name --answer-column alone",
+    )
+    yield from _tell(
+        [*rendered.items()],
+        f"{counted(len(rendered), 'prompt')} rendered by a chat template: the judge sees its tokens, and all as one "
+        "message. Write messages in the template's place",
+    )
+    yield from _tell(
+        odd,
+        f"the judge is shown further fields of messages as if they were said ({_found(odd)}): take out what was not",
+    )
+    yield from _tell(
+        hidden,
+        f"the judge is not shown what rows hold beside their messages ({_found(hidden)}); put it into the messages",
+    )
+
+
+def _tell(places: Sequence[Place], problem: str) -> Iterator[str]:
+    if places:
+        where, what = places[0]
+        yield f"{problem}. First: {where}{f' ({what})' if what else ''}."
+
+
+def _names(names: Iterable[str]) -> str:
+    """`a, b and 3 more`."""
+    names = list(dict.fromkeys(names))
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _found(places: Sequence[Place]) -> str:
+    return _names(name for _, name in places)
 
 
 def _said_in_json(attempt: Attempt) -> Any:
     """What the last message holds, parsed where it is a table's text; of a list there, its first item."""
     value = attempt.trajectory.messages()[-1].get("content")
-    if attempt.form not in (TABLE, LOGGED.name) or not isinstance(value, str):
-        return value
-    value = cell(value)
-    return value[0] if is_list(value) and value else value
+    if attempt.form in (TABLE, LOGGED.name) and isinstance(value, str):
+        value = cell(value)
+        return value[0] if is_list(value) and value else value
+    return value
 
 
 def _describe_unread(
-    found: Sequence[Found], groups: Sequence[TrajectoryGroup], columns: Columns | None, form: Format | None
-) -> list[str]:
-    """Notes on columns that nobody reads: texts that are nowhere in what was read, and rewards that are no number."""
-    if not columns and form not in (PAIRS, COMPLETIONS, CONVERSATIONS, LOGGED):
-        return []
-    rows = {
-        id(each.trajectory): each.row.where
-        for each in found
-        if isinstance(each, Attempt) and not is_object(each.row.value, "messages_and_choices")
-    }
-    unread: list[tuple[str, str]] = []
-    odd: list[str] = []
+    attempts: Sequence[Attempt], groups: Sequence[TrajectoryGroup], named: Sequence[str], form: Format | None
+) -> Iterator[str]:
+    """Notes on fields that nobody reads: texts that are nowhere in what was read, and rewards that are no number."""
+    rows = {id(each.trajectory): each.row for each in attempts}
+    unread: list[Place] = []
+    odd: list[Place] = []
     for one in groups:
         members = [each for each in one.trajectories if id(each) in rows]
         told = [one.metadata, *(each.metadata for each in members)]
         truths = _texts([{name: each.get(name) for name in _shown_columns(each)} for each in told])
         said = truths + _texts([each.messages() for each in members])
         for each in members:
-            where = rows[id(each)]
+            if is_object((row := rows[id(each)]).value, "messages_and_choices"):
+                continue
             own = without(each.metadata, "answer_column", *_shown_columns(each.metadata), *beside_messages(each))
+            several = _of_several_texts(own)
             for path, value in leaves(own):
                 name = ".".join(part for part in path.split(".") if not part.isdecimal())
-                is_named = columns is not None and name in columns.names
                 shown = truths if _is_expected(name) else said
-                if not is_named and _says_something(name, value, form) and str(value).strip() not in shown:
-                    unread.append((where, name))
-            named = {name.partition(".")[0] for name in columns.names} if columns is not None else set[str]()
-            unread += [(where, name) for name in own if name not in named and _holds_steps(cell(own[name]))]
-            given = [(name, each.metadata[name]) for name in ("reward", "rewards", "score") if each.metadata.get(name)]
-            odd += [f"{where} ({name} {str(it)[:40]!r})" for name, it in given if as_number(it) is None]
-    notes: list[str] = []
-    if unread:
-        notes.append(
-            f"the judge is not shown {_names(unread)}. What is part of the task belongs into the prompt "
-            "(--prompt-column names it, and --by groups by a column), an expected answer into a column called "
-            "reference, what an agent did into messages; --answer-column names an answer to judge instead. "
-            f"First: {unread[0][0]}."
-        )
-    if odd:
-        are = "is" if len(odd) == 1 else "are"
-        notes.append(f"{counted(len(odd), 'reward')} that {are} no number, and not read. First: {odd[0]}.")
-    return notes
+                says = name in several or _says_something(name, value, form)
+                if name not in named and says and str(value).strip() not in shown:
+                    unread.append((row.where, name))
+            known = {name.partition(".")[0] for name in named}
+            unread += [(row.where, name) for name in own if name not in known and _holds_steps(cell(own[name]))]
+            given = {name: it for name in ("reward", "rewards", "score") if (it := each.metadata.get(name))}
+            odd += [(row.where, f"{name} {str(it)[:40]!r}") for name, it in given.items() if as_number(it) is None]
+    yield from _tell(
+        [(where, "") for where, _ in unread],
+        f"the judge is not shown {_found(unread)}. What is part of the task belongs into the prompt (--prompt-column "
+        "names it, and --by groups by a column), an expected answer into a column called reference, what an agent did "
+        "into messages; --answer-column names an answer to judge instead",
+    )
+    are = "is" if len(odd) == 1 else "are"
+    yield from _tell(odd, f"{counted(len(odd), 'reward')} that {are} no number, and not read")
+
+
+def _of_several_texts(fields: Message) -> set[str]:
+    """The names of texts beside each other, in a list or in columns that end alike: options to choose from."""
+    texts: defaultdict[str, set[str]] = defaultdict(set)
+    for path, value in leaves(fields):
+        parts = path.split(".")
+        if isinstance(value, str) and parts[-1].isdecimal():
+            texts[".".join(part for part in parts if not part.isdecimal())].add(value)
+    found = {name for name, each in texts.items() if len(each) > 1}
+    alike = (list(columns.values()) for columns in columns_by_stem(fields).values())
+    for columns in alike:
+        if len({each for name in columns if isinstance(each := fields[name], str)}) == len(columns) > 1:
+            found |= {*columns}
+    return found
 
 
 def _holds_steps(value: Any) -> bool:
@@ -441,7 +484,7 @@ def _says_something(name: str, value: Any, form: Format | None) -> bool:
         return value is not None and text not in KNOWN_ROLES and text != ""
     if isinstance(value, str):
         is_answer = form is CONVERSATIONS and _ANSWERED.search(last) and not IDENTIFIER.search(last)
-        return bool(text and (_is_expected(name) or is_answer or _SENTENCE.search(text)))
+        return bool(text and (_is_expected(name) or is_answer or not is_word(text)))
     is_count = isinstance(value, int | float) and value not in (0, 1) and not math.isnan(value)
     return is_count and _is_expected(name) and not _REWARD.search(name)
 

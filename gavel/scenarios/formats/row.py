@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, Required, TypeGuard, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from gavel.base.errors import GavelError
 from gavel.base.fields import FieldError, problem
@@ -152,29 +153,23 @@ INDEPENDENT = "independent_reward"
 _REWARDS = ("reward", "score", "label")
 
 
-class _Loose(BaseModel):
-    """Only fields that are read later are checked; a message's other fields are kept."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class _Call(_Loose):
-    function: dict[str, Any] | None = None
-    custom: dict[str, Any] | None = None
+class _Call(TypedDict, total=False):
+    function: dict[str, Any] | None
+    custom: dict[str, Any] | None
 
 
-class _Message(_Loose):
-    role: str
-    tool_calls: list[_Call] | None = None
-    function_call: dict[str, Any] | None = None
+class _Message(TypedDict, total=False):
+    role: Required[str]
+    tool_calls: list[_Call] | None
+    function_call: dict[str, Any] | None
 
 
-class _Function(_Loose):
-    parameters: dict[str, Any] | None = None
+class _Function(TypedDict, total=False):
+    parameters: dict[str, Any] | None
 
 
-class _Tool(_Function):
-    function: _Function | None = None
+class _Tool(_Function, total=False):
+    function: _Function | None
 
 
 _MESSAGES, _TOOLS = TypeAdapter(list[_Message]), TypeAdapter(list[_Tool])

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import jiter
 
-from gavel.scenarios.formats.row import Row, RowError, cell, is_list, is_object, loaded
+from gavel.scenarios.formats.row import Row, RowError, cell, is_list, is_object, loaded, refused
 
 READ = "Files of JSON lines, JSON, CSV, Parquet or Arrow are read, and logs of other programs; see docs/files.md."
 _DECODER = json.JSONDecoder(parse_constant=str)  # NaN, which JSON lacks, is a text
@@ -149,6 +149,10 @@ def _read_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
     Columns that are lists are a table only if one of them is all text, and none holds a conversation's messages.
     """
     columns = list(document.values())
+    if is_list(names := document.get("columns")) and is_list(rows := document.get("data")):
+        whole = bool(names) and all(isinstance(name, str) for name in names)
+        whole = whole and all(is_list(each) and len(each) == len(names) for each in rows)
+        return {n: dict(zip(names, each, strict=True)) for n, each in enumerate(rows)} if whole else None
     first = columns[0] if columns else None
     if is_object(first) and first and all(is_object(each) and each.keys() == first.keys() for each in columns):
         if all(map(str.isdecimal, first)):
@@ -156,10 +160,6 @@ def _read_columns(document: dict[str, Any]) -> dict[Any, dict[str, Any]] | None:
         return document if all(map(str.isdecimal, document)) else None
     if not all(map(is_list, columns)):
         return None
-    if {"columns", "data"} <= document.keys() <= {"columns", "index", "data"}:
-        names = document["columns"]
-        whole = all(is_list(each) and len(each) == len(names) for each in document["data"])
-        return {n: dict(zip(names, each, strict=True)) for n, each in enumerate(document["data"])} if whole else None
     if len(columns) < 2 or len(set(map(len, columns))) > 1:
         return None
     if any(map(is_conversation, columns)) or not any(all(isinstance(item, str) for item in each) for each in columns):
@@ -202,15 +202,22 @@ _PAIRS = ({"kind", "parts"}, {"message", "finish_reason"}, {"lc", "kwargs"})
 
 _PRINTED = re.compile(r"""\s*(?:(?:np\.|numpy\.)?array\()?\s*\[?\s*\{\s*['"]""")
 _ROLE = re.compile(r"""['"](?:role|from)['"]:\s*['"](?:system|developer|user|human|assistant|gpt|tool)['"]""")
-PRINTED = (
+_FORM = 'Write [{"role": …, "content": …}, …].'
+_WRITE = (
     "It is messages as Python prints an array of them, or is cut off. Write the table with "
     'df.to_json("rows.jsonl", orient="records", lines=True) or df.to_parquet("rows.parquet").'
 )
 
 
-def is_printed(text: str) -> bool:
-    """Whether a text holds messages in an unparsable form: printed by numpy or pandas, or truncated."""
-    return bool(_PRINTED.match(text) and _ROLE.search(text)) and isinstance(cell(text), str)
+def parsed(value: Any, where: str, name: str, only_lists: bool = False) -> Any:
+    """What a cell holds. Raises `RowError` for messages that numpy or pandas printed, or that are cut off, and with
+    `only_lists` for anything but a list."""
+    found = cell(value)
+    is_printed = isinstance(found, str) and _PRINTED.match(found) and _ROLE.search(found)
+    if is_printed or (only_lists and not is_list(found)):
+        held = "it is text, and no JSON list" if isinstance(found, str) else "it is no list"
+        raise refused(where, f"{name}: {held}.", _WRITE if is_printed else _FORM)
+    return found
 
 
 _TOKEN = r"(?:<s>|<bos>|<[|｜][^<>\n]{1,40}>|<(?:start|end)_of_turn>|\[/?INST\])"

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import install_line
-from gavel.scenarios.formats.exported import Losses, Text, turns
+from gavel.scenarios.formats.exported import Losses, is_text, turns
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -197,7 +197,7 @@ def _cells(member: Trajectory, cost: float | None) -> list[Cell]:
     """From the column `status` on."""
     judged, losses, said = member.judgement, Losses(), list[str]()
     for turn in turns(member.histories()[0], losses):
-        parts = "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in turn.parts)
+        parts = "\n".join(part["text"] if is_text(part) else f"[{part['type']}]" for part in turn.parts)
         said.append(f"[{turn.role}] {parts}" + "".join(f"\n→ {call.name}({call.arguments})" for call in turn.calls))
     text = "\n\n".join(said)
     if len(text) > CHARACTERS:

@@ -20,8 +20,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.llm import batch as batch_module
-from gavel.llm.client import PROBE_MESSAGES
-from gavel.scenarios.formats.reading import read_file, read_groups
+from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_file import JudgedFileError
@@ -75,9 +74,7 @@ async def broken(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ('{"messages": [\n', "is no JSON value"),
         ("[" * 100_000 + "\n", "is no JSON value"),
-        ({"prompt": "x"}, "lacks completion"),
         ({"messages": [{"content": "no role"}]}, "cannot be judged: 0.role: field required"),
         ({"trajectories": 5}, "cannot be judged"),
         ([], "has a trajectory without messages"),
@@ -210,9 +207,8 @@ def test_without_a_rule_to_check_nothing_is_scored(rubric: str | None, tmp_path:
 
 
 def test_what_the_stand_in_does_not_read_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    rows = [{"messages": messages, "n": n} for n in (1, 2) for messages in (GOOD, SILENT)]
     config = JudgeConfig(models="stand-in", rubric=f"{RULES}\n- is right")
-    score_and_print(written(tmp_path / "rows.jsonl", *rows), config, "n", tmp_path / "out.jsonl")
+    score_and_print(written(tmp_path / "rows.jsonl", *parcels(2)), config, "n", tmp_path / "out.jsonl")
     assert capsys.readouterr().out.count("is right") == 1
     assert "1 of 2 rules checked; not read:" in html.unescape((tmp_path / "out.report.html").read_text())
 
@@ -250,42 +246,39 @@ def paid(endpoint: Endpoint, **more: Any) -> JudgeConfig:
     return JudgeConfig(models="openai/judge", orders=1, params=endpoint.params, rubric=RULES, prices=prices, **more)
 
 
-def test_the_last_line_tells_what_this_run_has_cost_apart_from_earlier_ones(
+def test_what_is_judged_or_on_the_cassette_costs_nothing_and_the_last_line_tells_what_this_run_has_cost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: Endpoint
 ):
-    path, out = written(tmp_path / "rows.jsonl", *parcels(4)), tmp_path / "judged.jsonl"
-    config = paid(endpoint, cassette=Path("none"))
-    score_and_print(path, config, "n", out)
-    whole = "4 calls · 400 + 80 tokens · 0.48 USD"
-    assert f"{whole} · this run: 5 calls, 0.50 USD" in " ".join(capsys.readouterr().out.split())
-    out.write_text("".join(out.read_text().splitlines(keepends=True)[:3]))
-    paid(endpoint)
-    score_and_print(path, config, "n", out)
-    again = " ".join(capsys.readouterr().out.split())
-    assert f"{whole} · this run: 2 calls, 0.14 USD" in again
+    path, out = written(tmp_path / "rows.jsonl", *parcels(4)), tmp_path / "deep" / "judged.jsonl"
+    config = paid(endpoint)
 
+    def estimate(**more: Any) -> str:
+        Scoring([path], "n", out, **more).print_estimate(with_cassette(config, out.parent))
+        return capsys.readouterr().out
 
-def test_a_dry_run_leaves_out_what_is_judged_and_what_is_on_the_cassette(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: Endpoint
-):
-    path, out = written(tmp_path / "rows.jsonl", *parcels(4)), tmp_path / "judged.jsonl"
-    cassette = tmp_path / "replies.sqlite"
-    config = paid(endpoint, cassette=str(cassette))
-    Scoring([path], "n", out).print_estimate(config)
-    assert "4 groups: 4 calls, about" in capsys.readouterr().out
-    assert not cassette.exists()
+    assert "4 groups: 4 calls, about" in estimate()
+    assert not out.parent.exists()
     score_and_print(path, config, "n", out)
-    whole, asked = out.read_text(), len(endpoint.requests)
-    out.write_text("".join(whole.splitlines(keepends=True)[:3]))
-    capsys.readouterr()
-    Scoring([path], "n", out).print_estimate(config)
-    assert "4 groups, 3 judged already: 1 reply on the cassette, no call." in capsys.readouterr().out
-    Scoring([path], "n", out, fresh=True).print_estimate(config)
-    assert "4 groups: 4 replies on the cassette, no call. Nothing was asked." in capsys.readouterr().out
+    cost = "4 calls · 400 + 80 tokens · 0.48 USD"
+    assert f"{cost} · this run: 5 calls, 0.50 USD" in " ".join(capsys.readouterr().out.split())
+    assert (out.parent / "cassettes.sqlite").is_file()
+    lines = out.read_text().splitlines(keepends=True)
+    out.write_text("".join(lines[:3]))
+    assert "4 groups, 3 judged already: 1 reply on the cassette, no call." in estimate()
+    assert "4 groups: 4 replies on the cassette, no call. Nothing was asked." in estimate(fresh=True)
     with pytest.raises(GavelError, match="was judged with orders"):
         Scoring([path], "n", out).print_estimate(config.model_copy(update={"orders": 2}))
-    assert len(endpoint.requests) == asked
-    assert out.read_text() == "".join(whole.splitlines(keepends=True)[:3])
+    assert out.read_text() == "".join(lines[:3])
+    score_and_print(path, config, "n", out)
+    assert len(endpoint.requests) == 5
+    assert "1 reply replayed from" in capsys.readouterr().err
+    out.write_text("".join(lines[:3]))
+    paid(endpoint)
+    score_and_print(path, config.model_copy(update={"cassette": Path("none")}), "n", out)
+    assert f"{cost} · this run: 2 calls, 0.14 USD" in " ".join(capsys.readouterr().out.split())
+    alike = written(tmp_path / "alike.jsonl", GOOD, GOOD)
+    score_and_print(alike, config, None, tmp_path / "alike.out.jsonl")
+    assert len(endpoint.requests) == 7  # no two different attempts
 
 
 @pytest.mark.parametrize("onto", ["judged.jsonl", None])
@@ -346,10 +339,6 @@ def groups_file(tmp_path: Path) -> Path:
     return path
 
 
-def read(path: Path) -> list[TrajectoryGroup]:
-    return read_file(path).groups
-
-
 def one_is_unusable_at_first(request: Request) -> Answer:
     """Answers one order of one group with prose, until it is told why that cannot be used."""
     shown = request["messages"][1]["content"]
@@ -365,7 +354,7 @@ def test_scores_come_through_batches_at_half_the_price_and_repairs_through_a_sec
     service.answer = one_is_unusable_at_first
     out = tmp_path / "judged.jsonl"
     score_and_print(groups_file, config, out=out, batch=True)
-    judged = read(out)
+    judged = read_groups(out)
     assert {group.judgement.status for group in judged if group.judgement} == {"scored"}
     assert len(service.batches) == 2
     assert [len(batch.requests) for batch in service.batches.values()] == [2 * GROUPS, 1]
@@ -378,7 +367,7 @@ def test_scores_come_through_batches_at_half_the_price_and_repairs_through_a_sec
     out.unlink()
     score_and_print(groups_file, config, out=out, batch=True)
     assert len(service.batches) == 2
-    assert [[t.reward for t in group] for group in read(out)] == [[t.reward for t in group] for group in judged]
+    assert [[t.reward for t in group] for group in read_groups(out)] == [[t.reward for t in group] for group in judged]
 
 
 @pytest.mark.parametrize(
@@ -394,43 +383,6 @@ def test_what_no_batch_can_do_is_refused_before_one_is_sent(service, config, gro
         score_and_print(groups_file, config.model_copy(update=changed), out=Path(out), batch=True)
     assert not service.batches
     assert not list(tmp_path.glob("out*"))
-
-
-def answer(request: Request) -> Answer:
-    """To a judge's question, or to the first question of a run."""
-    return scores(0.75, 0.25)(request) if is_about_a_group(request) else says("yes")
-
-
-def is_about_a_group(request: Request) -> bool:
-    return request["messages"] != PROBE_MESSAGES
-
-
-@pytest.fixture
-def judge(endpoint: Endpoint) -> JudgeConfig:
-    endpoint.script = [answer]
-    return JudgeConfig(models="openai/judge", params=endpoint.params, prices={"openai/judge": (1, 1)})
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "in" / "groups.jsonl"
-    path.parent.mkdir()
-    path.write_text(saying("a", "b").to_json() + "\n")
-    return path
-
-
-def test_a_second_scoring_sends_nothing_and_says_what_was_replayed(judge, source, endpoint, tmp_path, capsys):
-    out = tmp_path / "deep" / "judged.jsonl"
-    score_and_print(source, judge, out=out)
-    assert [is_about_a_group(request) for request in endpoint.requests] == [False, True, True]
-    out.unlink()
-    score_and_print(source, judge, out=out)
-    assert len(endpoint.requests) == 3
-    assert "2 replies replayed from" in capsys.readouterr().err
-    assert (tmp_path / "deep" / "cassettes.sqlite").is_file()
-    source.write_text(saying("a", "a").to_json() + "\n")  # no two different attempts
-    score_and_print(source, judge)
-    assert len(endpoint.requests) == 3
 
 
 def test_replies_are_kept_beside_a_file_and_among_the_runs_where_there_is_none(tmp_path, monkeypatch):

@@ -11,9 +11,14 @@ from gavel.scenarios.formats.reading import Reading, read_file
 from gavel.scenarios.formats.row import RowError
 
 
-def reading_of(folder: Path, content: Any, name: str = "results.json", columns: Columns | None = None) -> Reading:
-    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    return read_file(folder / name, columns=columns)
+def reading_of(folder: Path, content: Any, columns: Columns | None = None, by: str | None = None) -> Reading:
+    (folder / "results").write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_file(folder / "results", by, columns)
+
+
+def last(reading: Reading) -> list[Any]:
+    """What the members of the first group say last."""
+    return [each.messages()[-1]["content"] for each in reading.groups[0]]
 
 
 def said(reading: Reading, group: int = 0, member: int = 0) -> list[tuple[str, Any]]:
@@ -38,7 +43,7 @@ def rollout(text: str | None, reward: float = 1.0, **more: Any) -> dict[str, Any
 
 def test_rollouts_of_nemo_gym_are_grouped_by_task(tmp_path: Path) -> None:
     rows = [rollout("42"), rollout("43", 0.0), rollout("44", _ng_task_index=1)]
-    reading = reading_of(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "rollouts.jsonl")
+    reading = reading_of(tmp_path, "".join(json.dumps(row) + "\n" for row in rows))
     assert reading.summary == "reads as: NeMo Gym rollouts, 3 rows in 2 groups by task index"
     assert said(reading) == [("user", "What is it?"), ("assistant", "look"), ("tool", "42"), ("assistant", "42")]
     assert [each.metrics["independent_reward"] for each in reading.groups[0]] == [1, 0]
@@ -125,15 +130,10 @@ def test_conversations_of_deepeval_are_read(tmp_path: Path, scenario: dict[str, 
 def test_samples_of_ragas_are_read(tmp_path: Path) -> None:
     table = "user_input,retrieved_contexts,response,reference,faithfulness\n"
     table += """Capital?,"['Paris is it.', 'b']",Paris,Paris,0.5\nCapital?,['c'],"[1]",Paris,\n"""
-    reading = reading_of(tmp_path, table, "r.csv")
+    reading = reading_of(tmp_path, table)
     assert reading.summary == "reads as: ragas samples, 2 rows in 1 group by opening messages"
-    passages = "Paris is it.\n\nb"
-    assert said(reading) == [
-        ("user", "Capital?"),
-        ("assistant", "retrieve"),
-        ("tool", passages),
-        ("assistant", "Paris"),
-    ]
+    retrieved = [("assistant", "retrieve"), ("tool", "Paris is it.\n\nb")]
+    assert said(reading) == [("user", "Capital?"), *retrieved, ("assistant", "Paris")]
     assert said(reading, 0, 1)[-1] == ("assistant", "[1]")
     assert [each.metrics for each in reading.groups[0]] == [{"faithfulness": 0.5, "independent_reward": 0.5}, {}]
 
@@ -142,36 +142,23 @@ TABLE = 'id,ask,ours,theirs,answer\n7,Q,"{""a"": 1}",b,gold\n8,Q,c,d,gold\n'
 
 
 def test_columns_that_a_user_names_hold_prompt_and_answers(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(TABLE)
-    reading = read_file(tmp_path / "t.csv", columns=Columns("ask", ("ours", "theirs")))
-    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ['{"a": 1}', "b", "c", "d"]
+    reading = reading_of(tmp_path, TABLE, Columns("ask", ("ours", "theirs")))
+    assert last(reading) == ['{"a": 1}', "b", "c", "d"]
     assert [each.metadata["answer_column"] for each in reading.groups[0]] == ["ours", "theirs"] * 2
-    reading = read_file(tmp_path / "t.csv", "id", Columns("ask", ("answer",)))
+    reading = reading_of(tmp_path, TABLE, Columns("ask", ("answer",)), "id")
     assert [len(group) for group in reading.groups] == [1, 1]
     assert "answer" not in reading.groups[0].metadata
 
 
-def test_a_list_of_the_assistant_s_messages_is_as_many_answers(tmp_path: Path) -> None:
-    said = [{"role": "assistant", "content": text} for text in ("apple", "carrot")]
-    (tmp_path / "t.json").write_text(json.dumps([{"question": "Name a fruit.", "candidates": said}]))
-    reading = read_file(tmp_path / "t.json", columns=Columns("question", ("candidates",)))
-    assert [each.messages()[1:] for each in reading.groups[0]] == [[each] for each in said]
-
-
 def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) -> None:
-    rows = [
-        {"in": {"q": "Q"}, "out": 4},
-        {"in": {"q": "Q"}, "out": {"a": 1}},
-        {"in": {"q": "Q"}, "out": None},
-        {"in": {"q": None}, "out": "x"},
-        {"in": {"q": "Q"}},
-    ]
-    (tmp_path / "t.json").write_text(json.dumps(rows))
-    reading = read_file(str(tmp_path / "t.json"), columns=Columns("in.q", ("out",)))
-    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["4", '{"a": 1}', "Q", "Q"]
+    rows = [{"in": {"q": "Q"}, "out": out} for out in (4, {"a": 1}, None)]
+    reading = reading_of(
+        tmp_path, [*rows, {"in": {"q": None}, "out": "x"}, {"in": {"q": "Q"}}], Columns("in.q", ("out",))
+    )
+    assert last(reading) == ["4", '{"a": 1}', "Q", "Q"]
     assert [each.status for each in reading.groups[0]] == ["finished", "finished", "failed", "failed"]
     assert "1 × row with an empty prompt" in reading.notes[0]
-    assert f"2 of 5 attempts failed, and get no score. First: {tmp_path / 't.json'}[2]" in reading.notes[1]
+    assert f"2 of 5 attempts failed, and get no score. First: {tmp_path / 'results'}[2]" in reading.notes[1]
     assert "in JSON" in reading.notes[2]
     for out in ([{"t": "x"}], '[{"t": "x"}]', "[{'t': 'x'}]"):
         reading = reading_of(tmp_path, [{"in": [{"q": "Q"}], "out": out}], columns=Columns("in.0.q", ("out.0.t",)))
@@ -187,13 +174,14 @@ def test_nested_columns_and_answers_that_are_no_text_are_read(tmp_path: Path) ->
         ([[{"generated_text": "one", "index": 3}], [{"generated_text": "two"}]], ["one", "two"], {"index": 3}),
         (["one", "two", None], ["one", "two", "Q"], {}),
         ({"response": [{"role": "assistant", "content": "one"}], "label": True}, ["one"], {"label": True}),
+        ([{"role": "assistant", "content": text} for text in ("one", "two")], ["one", "two"], {}),
     ],
 )
 def test_an_object_in_a_column_of_answers_is_what_its_text_says(
     tmp_path: Path, given: Any, answers: list[str], beside: dict[str, Any]
 ) -> None:
     reading = reading_of(tmp_path, [{"q": "Q", "a": given}], columns=Columns("q", ("a",)))
-    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == answers
+    assert last(reading) == answers
     metadata = reading.groups[0].trajectories[0].metadata
     assert {name: value for name, value in metadata.items() if name != "answer_column"} == beside
     assert not any("JSON" in note for note in reading.notes)
@@ -243,10 +231,7 @@ def response(text: str) -> dict[str, Any]:
 LOGS: dict[str, Any] = {
     "proxy": lambda text: {"request": CHAT, "response": completion(text)},
     "proxy, as text": lambda text: {"request": json.dumps(CHAT), "response": json.dumps(completion(text))},
-    "proxy, with bodies": lambda text: {
-        "request": {"url": "/v1", "body": CHAT},
-        "response": {"body": completion(text)},
-    },
+    "proxy, with bodies": lambda text: {"request": {"body": CHAT}, "response": {"body": completion(text)}},
     "Anthropic": lambda text: {"request": CHAT, "response": claude(text)},
     "Responses": lambda text: {"request": {"input": "Where?"}, "response": response(text)},
     "LiteLLM": lambda text: {"id": text, "call_type": "acompletion", **CHAT, "response": completion(text)},
@@ -255,32 +240,22 @@ LOGS: dict[str, Any] = {
     "a text completion beside its prompt": lambda text: {"prompt": "Where?", "response": {"choices": [{"text": text}]}},
     "a text completion with its prompt": lambda text: {"id": text, "prompt": "Where?", "choices": [{"text": text}]},
     "Bedrock batch": lambda text: {"recordId": text, "modelInput": CHAT, "modelOutput": claude(text)},
-    "Bedrock log": lambda text: {
-        "schemaType": "ModelInvocationLog",
-        "timestamp": text,
-        "input": {"inputBodyJson": BEDROCK},
-        "output": {"outputBodyJson": converse(text)},
-    },
+    "Bedrock log": lambda text: {"input": {"inputBodyJson": BEDROCK}, "output": {"outputBodyJson": converse(text)}},
 }
 
 
 @pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
 def test_calls_with_one_request_are_a_group(tmp_path: Path, log: Any) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text("".join(json.dumps(log(text)) + "\n" for text in ("one", "two")))
-    reading = read_file(path)
+    reading = reading_of(tmp_path, [log(text) for text in ("one", "two")])
     assert reading.summary == "reads as: requests with responses, 2 rows in 1 group by opening messages"
     assert [each.messages()[0]["content"] for each in reading.groups[0]] == ["Where?", "Where?"]
-    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["one", "two"]
+    assert last(reading) == ["one", "two"]
     assert reading.notes == []
 
 
 @pytest.mark.parametrize("body", [{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}, None, {"choices": []}])
 def test_failed_requests_are_counted(tmp_path: Path, body: Any) -> None:
-    rows = [{"request": CHAT, "response": each} for each in (completion("one", "length"), body)]
-    path = tmp_path / "log.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    reading = read_file(path)
+    reading = reading_of(tmp_path, [{"request": CHAT, "response": it} for it in (completion("one", "length"), body)])
     assert [each.status for group in reading.groups for each in group] == ["truncated"]
     assert reading.notes[0].startswith("left out: 1 × request failed (")
 
@@ -320,7 +295,7 @@ def test_messages_as_rows_are_refused_with_their_conversations_column(
     if form == "table":
         text = "\n".join([",".join(rows[0]), *(",".join(map(str, each.values())) for each in rows)])
     with pytest.raises(RowError, match="messages as rows") as error:
-        reading_of(tmp_path, text, "talk")
+        reading_of(tmp_path, text)
     assert "by its session_id:" in error.value.remedy
 
 
@@ -344,24 +319,19 @@ def test_a_batch_of_anthropic_is_read_with_its_requests(tmp_path: Path) -> None:
     assert reading_of(tmp_path, [*requests, *results]).summary.endswith("in 1 group by opening messages")
 
 
-MESSAGES = [{"role": "user", "content": "Where?"}]
-
-
 @pytest.mark.parametrize(
     ("row", "asked"),
     [
         ({"input": "Where?", "gts": "here", "score": 0.5, "step": 1}, "Where?"),
         ({"instruction": "Where?", "input": ""}, "Where?"),
         ({"instruction": "Sum up.", "input": "A text."}, "Sum up.\n\nA text."),
-        ({"input": MESSAGES, "expected": None, "span_attributes": {"type": "llm"}}, "Where?"),
+        ({"input": [ASKED], "expected": None, "span_attributes": {"type": "llm"}}, "Where?"),
         ({"input": {"question": "Where?"}}, "Where?"),
-        ({"input": json.dumps({"messages": MESSAGES})}, "Where?"),
+        ({"input": json.dumps({"messages": [ASKED]})}, "Where?"),
     ],
 )
 def test_inputs_are_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: str) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({**row, "output": text}) + "\n" for text in ("one", "two")))
-    reading = read_file(path)
+    reading = reading_of(tmp_path, [{**row, "output": text} for text in ("one", "two")])
     assert reading.summary == "reads as: inputs and outputs, 2 rows in 1 group by opening messages"
     assert [[m["content"] for m in each.messages()] for each in reading.groups[0]] == [[asked, "one"], [asked, "two"]]
 
@@ -388,7 +358,6 @@ def test_inputs_are_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: s
 def test_an_error_names_columns_as_they_are_to_be_typed(
     tmp_path: Path, rows: Any, columns: Columns | None, named: str
 ) -> None:
-    (tmp_path / "t.json").write_text(json.dumps(rows))
     with pytest.raises(RowError) as raised:
-        read_file(tmp_path / "t.json", columns=columns)
+        reading_of(tmp_path, rows, columns)
     assert named in str(raised.value)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gavel.scenarios.formats.export import ExportError, export_file
 from gavel.scenarios.formats.exported import TOO_DEEP, Losses
-from tests.scenarios.formats.attempts import both, hostile, stored, whole
+from tests.scenarios.formats.attempts import both, stored, whole
 from tests.scenarios.formats.test_otel_spans import Collector
 
 FILES = [("verifiers", "v.jsonl"), ("otel", "o.jsonl"), ("agenttraj", "t.jsonl")]
@@ -23,13 +23,6 @@ def test_every_format_is_written_as_strict_json(tmp_path: Path, form, name):
     for line in (tmp_path / name).read_text(encoding="utf-8").splitlines():
         json.loads(line, parse_constant=pytest.fail)
     assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-@pytest.mark.parametrize(("form", "name"), FILES)
-def test_a_text_of_ten_megabytes_is_written_whole(tmp_path: Path, form, name):
-    text = "x" * 10_000_000
-    export_file(stored(hostile(text)), form, tmp_path / name)
-    assert text in (tmp_path / name).read_text()
 
 
 @pytest.mark.parametrize(("form", "name"), FILES)

@@ -18,7 +18,7 @@ import pickle
 import sys
 import tarfile
 import threading
-from importlib.util import find_spec
+import zipfile
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,9 @@ import zstandard
 
 from gavel.base.extras import install_line
 from gavel.scenarios.formats.fields import Columns
-from gavel.scenarios.formats.reading import read_file
+from gavel.scenarios.formats.reading import Reading, read_file
 from gavel.scenarios.formats.row import RowError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged_file import write_table
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.scenarios.truth import with_truth_of_rows
 from tests.judge.groups import desk, saying
@@ -54,6 +53,15 @@ SUMMARY = "reads as: OpenAI messages, 3 rows in 2 groups by opening messages"
 def written(path: Path, *rows: Any) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def reading_of(folder: Path, *rows: Any, columns: Columns | None = None) -> Reading:
+    return read_file(written(folder / "rows.jsonl", *rows), columns=columns)
+
+
+def messages_in(reading: Reading) -> list[list[dict[str, Any]]]:
+    """The messages of each member of the first group."""
+    return [each.messages() for each in reading.groups[0]]
 
 
 @pytest.mark.parametrize(
@@ -117,16 +125,16 @@ def test_tables_of_parquet_and_arrow_are_read_alike(tmp_path: Path) -> None:
     table = pyarrow.Table.from_pylist(rows)
     parquet.write_table(table, tmp_path / "rows.parquet")
     for kind, opened in (("file", pyarrow.ipc.new_file), ("stream", pyarrow.ipc.new_stream)):
-        with opened(str(tmp_path / f"{kind}.arrow"), table.schema) as writer:
+        with opened(str(tmp_path / kind), table.schema) as writer:
             writer.write_table(table)
-    for name in ("rows.parquet", "file.arrow", "stream.arrow"):
+    for name in ("rows.parquet", "file", "stream"):
         reading = read_file(tmp_path / name)
         assert reading.summary == SUMMARY
-        assert reading.groups[0].trajectories[0].messages() == rows[0]["messages"]
+        assert messages_in(reading)[0] == rows[0]["messages"]
         assert reading.groups[0].trajectories[1].metadata == {"n": 2}
-    (tmp_path / "torn.parquet").write_bytes((tmp_path / "rows.parquet").read_bytes()[:-20])
+    (tmp_path / "torn").write_bytes((tmp_path / "rows.parquet").read_bytes()[:-20])
     with pytest.raises(RowError, match="is a damaged parquet file"):
-        read_file(tmp_path / "torn.parquet")
+        read_file(tmp_path / "torn")
 
 
 @pytest.mark.slow
@@ -148,6 +156,7 @@ P, L = PARIS["content"], LYON["content"]
 HH = f"\n\nHuman: {Q['content']}\n\nAssistant: "
 TURN, GPT = {"from": "human", "value": Q["content"]}, {"from": "gpt", "value": P}
 TRL, PAIR, MESSAGES = "TRL prompt/completion", "preference pairs", "OpenAI messages"
+SAMPLES = ("completions", "responses", "outputs", "generations", "samples")
 ROWS_OF: list[tuple[str, dict[str, Any], list[Any]]] = [
     (TRL, {"prompt": [Q], "completion": [PARIS]}, [None]),
     (TRL, {"prompt": HH, "completion": P}, [None]),
@@ -156,6 +165,7 @@ ROWS_OF: list[tuple[str, dict[str, Any], list[Any]]] = [
     (TRL, {"question": Q["content"], "responses": [P, L], "reward": [1, 0]}, [1, 0]),
     (TRL, {"prompt": Q["content"], "response": [P, L], "scores": [1, 0]}, [1, 0]),
     (TRL, {"prompt": Q["content"], "response": [{"text": P, "score": 1}, {"text": L, "score": 0}]}, [1, 0]),
+    *((TRL, {"prompt": [Q], name: [{"text": P, "n": 1}, {"text": L}]}, [None] * 2) for name in SAMPLES),
     (TRL, {"prompt": [Q], "completions": [[PARIS], [LYON]], "labels": [1, 0]}, [1, 0]),
     (TRL, {"prompt": [Q], "completion": [{"type": "thinking", "thinking": "."}, {"type": "text", "text": P}]}, [None]),
     (PAIR, {"prompt": Q["content"], "chosen": P, "rejected": L}, [1, 0]),
@@ -169,6 +179,10 @@ ROWS_OF: list[tuple[str, dict[str, Any], list[Any]]] = [
     ("OpenAI Responses items", {"input": Q["content"], "output": [{"type": "message", **PARIS}]}, [None]),
     ("requests with responses", {"item": {"messages": [Q]}, "sample": {"choices": [{"message": PARIS}]}}, [None]),
     (MESSAGES, {"messages": [Q], "choices": [{"message": PARIS}, {"message": LYON}]}, [None, None]),
+    (MESSAGES, {"messages": [Q, PARIS], "output": {"steps": 3}}, [None]),
+    (TRL, {"messages": [Q], "output": P, "output_1": "a", "output_2": "b"}, [None]),
+    (TRL, {"question": Q["content"], "model_a": "a", "model_b": "b", "completion": P}, [None]),
+    ("inputs and outputs", {"instruction": Q["content"], "output": P, "output_1": "a", "output_2": "b"}, [None]),
     ("ShareGPT", {"items": [TURN, GPT]}, [None]),
     ("ShareGPT", {"conversation": [{"human": Q["content"], "assistant": P}]}, [None]),
 ]  # fmt: skip
@@ -177,7 +191,7 @@ ROWS_OF: list[tuple[str, dict[str, Any], list[Any]]] = [
 @pytest.mark.parametrize(("form", "row", "rewards"), ROWS_OF)
 def test_a_row_is_read_as_its_attempts(tmp_path: Path, form: str, row: dict[str, Any], rewards: list[Any]) -> None:
     """The first answer is Paris, the others are Lyon."""
-    reading = read_file(written(tmp_path / "rows.jsonl", row))
+    reading = reading_of(tmp_path, row)
     assert reading.summary.startswith(f"reads as: {form}, 1 row in 1 group by ")
     said = [[(each["role"], each["content"]) for each in one.messages()] for one in reading.groups[0]]
     assert said == [[("user", Q["content"]), ("assistant", P if n == 0 else L)] for n in range(len(rewards))]
@@ -196,7 +210,7 @@ def test_a_row_is_read_as_its_attempts(tmp_path: Path, form: str, row: dict[str,
     ],
 )
 def test_a_reward_in_the_file_is_a_metric_and_no_score(tmp_path: Path, fields: dict[str, Any], reward: Any) -> None:
-    reading = read_file(written(tmp_path / "rows.jsonl", {"messages": CONVERSATION, **fields}))
+    reading = reading_of(tmp_path, {"messages": CONVERSATION, **fields})
     ((trajectory,),) = reading.groups
     assert trajectory.reward is None
     assert trajectory.metrics.get("independent_reward") == reward
@@ -211,14 +225,14 @@ def test_an_answer_beside_judged_ones_is_the_reference_and_not_the_end_of_a_conv
         "generations": ["It is 4.", "It is 5."],
         "messages": [Q, {**PARIS, "content": "4!"}],
     }
-    (group,) = read_file(written(tmp_path / "rows.jsonl", row)).groups
+    (group,) = reading_of(tmp_path, row).groups
     assert [member.messages()[-1]["content"] for member in group] == row["generations"]
     assert with_truth_of_rows(group).metadata["truth"] == {"reference": "4"}
 
 
 def test_metrics_of_a_row_are_metrics(tmp_path: Path) -> None:
     rows = ({"messages": CONVERSATION, "metrics": own} for own in ({"solved": True, "turns": 3}, {"note": "late"}))
-    found = [member for group in read_file(written(tmp_path / "rows.jsonl", *rows)).groups for member in group]
+    found = [member for group in reading_of(tmp_path, *rows).groups for member in group]
     assert [member.metrics for member in found] == [{"solved": 1.0, "turns": 3.0}, {}]
     assert [member.metadata for member in found] == [{}, {"metrics": {"note": "late"}}]
 
@@ -320,38 +334,41 @@ def test_a_batch_s_answers_are_refused_without_their_own_questions(tmp_path: Pat
 )
 def test_what_is_not_known_names_the_nearest_format_and_what_lacks(tmp_path: Path, row: Any, problem: str) -> None:
     with pytest.raises(RowError, match=r"rows\.jsonl:1 " + ".*" + problem):
-        read_file(written(tmp_path / "rows.jsonl", row, row))
+        reading_of(tmp_path, row, row)
+
+
+def zipped(name: str) -> bytes:
+    with zipfile.ZipFile(found := io.BytesIO(), "w") as archive:
+        archive.writestr(name, "hello")
+    return found.getvalue()
+
+
+def tarred() -> bytes:
+    with tarfile.open(fileobj=(found := io.BytesIO()), mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("rows.jsonl"))
+    return found.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("data", "problem"),
+    ("data", "problem", "remedy"),
     [
-        (b"PK\x03\x04 broken", "is a damaged zip archive"),
-        (b"\x1f\x8b\x08 broken", "cannot be unpacked"),
-        (zstandard.compress(b'{"messages": []}' * 99)[:-9], "cannot be unpacked: it breaks off"),
-        (b"\x89PNG\r\n\x1a\n", "is no UTF-8 text"),
-        (pickle.dumps([1], protocol=5), "is no UTF-8 text"),
+        (b"PK\x03\x04 broken", "is a damaged zip archive", "Copy it again"),
+        (b"\x1f\x8b\x08 broken", "cannot be unpacked", "write it again"),
+        (zstandard.compress(b'{"messages": []}' * 99)[:-9], "cannot be unpacked: it breaks off", "write it again"),
+        (b"\x89PNG\r\n\x1a\n", "is no UTF-8 text", "Save it as UTF-8"),
+        (pickle.dumps([1], protocol=5), "is no UTF-8 text", "Save it as UTF-8"),
+        (zipped("xl/workbook.xml"), "is an Excel workbook", "CSV"),
+        (zipped("readme.txt"), "no Inspect log", "Unpack it"),
+        (tarred(), "is a tar archive", "Unpack it"),
     ],
 )
-def test_what_is_damaged_is_an_error_with_a_remedy(tmp_path: Path, data: bytes, problem: str) -> None:
+def test_what_is_damaged_or_something_else_is_an_error_with_a_remedy(
+    tmp_path: Path, data: bytes, problem: str, remedy: str
+) -> None:
     (tmp_path / "f").write_bytes(data)
     with pytest.raises(RowError, match=problem) as error:
         read_file(tmp_path / "f")
-    assert error.value.remedy
-
-
-def test_an_archive_and_a_directory_of_something_else_are_refused(tmp_path: Path) -> None:
-    import zipfile
-
-    with zipfile.ZipFile(tmp_path / "book.xlsx", "w") as archive:
-        archive.writestr("xl/workbook.xml", "<workbook/>")
-    with pytest.raises(RowError, match="is an Excel workbook") as error:
-        read_file(tmp_path / "book.xlsx")
-    assert "CSV" in error.value.remedy
-    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
-        archive.writestr("readme.txt", "hello")
-    with pytest.raises(RowError, match="no Inspect log"):
-        read_file(tmp_path / "other.zip")
+    assert remedy in error.value.remedy
     (tmp_path / "empty").mkdir()
     with pytest.raises(RowError, match="holds no file of attempts"):
         read_file(tmp_path / "empty")
@@ -361,21 +378,21 @@ def test_a_run_s_directory_is_read_as_its_training_attempts(tmp_path: Path) -> N
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(RowError, match="has no training attempts yet"):
         read_file(tmp_path)
-    for split, step in (("held_out", 0), ("train", 2), ("train", 1)):
-        made = TrajectoryGroup([desk(ending=f"{split} {step}"), desk()])
-        TrajectoryStore(tmp_path / "trajectories" / split / f"{step:06d}.jsonl.zst").append(made)
+    made = {(split, step): TrajectoryGroup([desk(ending=f"{split} {step}")]) for split, step in PLACES}
+    for (split, step), group in made.items():
+        TrajectoryStore(tmp_path / "trajectories" / split / f"{step:06d}.jsonl.zst").append(group)
         if split == "held_out":
             with pytest.raises(RowError) as caught:
                 read_file(tmp_path)
             assert caught.value.remedy.endswith("trajectories/held_out.")
     reading = read_file(tmp_path)
-    assert [group.model_dump() for group in reading.groups] == [
-        group.model_dump()
-        for step in (1, 2)
-        for group in TrajectoryStore(tmp_path / "trajectories" / "train" / f"{step:06d}.jsonl.zst").read()
+    assert [group.trajectories[0].messages() for group in reading.groups] == [
+        made["train", step].trajectories[0].messages() for step in (1, 2)
     ]
-    assert "2 rows in 2 groups" in reading.summary
     assert len(read_file(tmp_path / "trajectories" / "held_out").groups) == 1
+
+
+PLACES = [("held_out", 0), ("train", 2), ("train", 1)]
 
 
 @pytest.mark.parametrize("named", ["", "trajectories", "trajectories/train"])
@@ -446,8 +463,8 @@ def test_a_judge_s_score_that_is_no_number_is_told_with_its_line(tmp_path: Path,
     nan = {"score": float("nan"), "model": "m", "order": 0, "position": 0}
     nan = {"votes": [nan]} if place == "votes" else nan
     groups = [{"trajectories": [judged | {"judgement": judgement}]} for judgement in ({"score": 1.0}, nan)]
-    with pytest.raises(RowError, match=r"judged\.jsonl:2 .* no number"):
-        read_file(written(tmp_path / "judged.jsonl", *groups))
+    with pytest.raises(RowError, match=r"rows\.jsonl:2 .* no number"):
+        reading_of(tmp_path, *groups)
 
 
 LINES = "".join(json.dumps({"messages": [ASK, HERE | {"content": str(n)}]}) + "\n" for n in range(3))
@@ -509,21 +526,11 @@ def test_a_table_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
 
 def test_a_completion_with_several_choices_is_as_many_attempts(tmp_path: Path) -> None:
     choices = [{"index": n, "finish_reason": why, "message": ANSWER} for n, why in enumerate(["stop", "length"])]
-    (group,) = read_file(written(tmp_path / "r.jsonl", {"messages": [SYSTEM, ask(7)], "choices": choices})).groups
+    (group,) = reading_of(tmp_path, {"messages": [SYSTEM, ask(7)], "choices": choices}).groups
     assert [each.status for each in group] == ["finished", "truncated"]
 
 
-def test_own_tables_of_judged_groups_are_read(tmp_path: Path) -> None:
-    groups = [saying("one", "two", metadata={"task": 1}), saying("three")]
-    for suffix in (".csv", ".parquet") if find_spec("pyarrow") else (".csv",):
-        path = tmp_path / f"judged{suffix}"
-        write_table(path, groups, suffix)
-        assert read_file(path).groups == groups
-        assert read_file(path).summary == "reads as: Gavel's judged table, 3 rows in 2 groups"
-
-
 HISTORY = [["Where is order 6?", "It is lost."]]
-SIDES = ("chosen", "rejected")
 ANSWERS: list[dict[str, Any]] = [
     {"completion": "A."},
     {"responses": ["A.", "B."]},
@@ -562,7 +569,7 @@ def test_the_columns_of_a_prompt_are_read_beside_every_kind_of_answer(
     ],
 )
 def test_answers_side_by_side_are_a_group_with_what_is_of_each(tmp_path: Path, row: dict[str, Any]) -> None:
-    reading = read_file(written(tmp_path / "rows.jsonl", row, row))
+    reading = reading_of(tmp_path, row, row)
     assert reading.summary == "reads as: answers side by side, 2 rows in 2 groups by pair"
     for group in reading.groups:
         assert [each.messages()[-2:] for each in group] == [[Q, PARIS], [Q, LYON]]
@@ -599,7 +606,7 @@ def test_columns_are_listed_and_read_when_they_are_named(
     listed = error.value.remedy.partition("of the paths ")[2]
     assert all(name.removesuffix(".0") in listed for name in [*filter(None, [asked]), *answers])
     reading = read_file(path, columns=Columns(asked, answers))
-    assert [each.messages() for each in reading.groups[0]] == members
+    assert messages_in(reading) == members
     assert not any("part of the task" in note for note in reading.notes)
 
 
@@ -624,21 +631,6 @@ def test_what_must_be_typed_or_changed_is_told(tmp_path: Path, name: str, text: 
     assert "jq" in remedy or "jq" not in error.value.remedy
 
 
-@pytest.mark.parametrize(
-    ("name", "steps"),
-    [
-        ("tool_calls", [{"name": "refund", "arguments": {"order_id": "1001"}}]),
-        ("steps", [{"tool": "refund", "input": "1001", "output": "ok"}]),
-        ("trajectory", ["refund(1001)"]),
-    ],
-)
-def test_steps_in_a_column_that_the_judge_is_not_shown_are_told(tmp_path: Path, name: str, steps: list[Any]) -> None:
-    row = {"question": Q["content"], "response": P, name: steps, "tags": ["a", "b"]}
-    (note,) = [each for each in read_file(written(tmp_path / "rows.jsonl", row)).notes if "not shown" in each]
-    assert f"not shown {name}." in note
-    assert "into messages" in note
-
-
 def test_a_conversation_in_one_text_is_refused_with_its_form(tmp_path: Path) -> None:
     path = written(tmp_path / "rows.jsonl", {"text": "### Human: Hi### Assistant: Hello"})
     with pytest.raises(RowError) as refused:
@@ -646,21 +638,12 @@ def test_a_conversation_in_one_text_is_refused_with_its_form(tmp_path: Path) -> 
     assert "not taken apart" in refused.value.remedy
     with pytest.raises(RowError, match="as prompt and as answer"):
         read_file(path, columns=Columns("text", ["text"]))
-
-
-def test_a_tar_archive_is_told(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "rows.tar.gz", "w:gz") as archive:
-        archive.add(written(tmp_path / "rows.jsonl", {"prompt": "Q", "completion": "A"}), "rows.jsonl")
-    with pytest.raises(RowError, match="tar archive"):
-        read_file(tmp_path / "rows.tar.gz")
-
-
-@pytest.mark.parametrize("by", ["opening", "task_id"])
-def test_groups_are_not_grouped_anew_and_that_is_told(tmp_path: Path, by: str) -> None:
-    path = written(tmp_path / "groups.jsonl", *(json.loads(saying(text).to_json()) for text in ("one", "two")))
-    reading = read_file(path, by)
-    assert len(reading.groups) == 2
-    assert f"--by {by} is not used: the file holds groups already." in reading.notes
+    with pytest.raises(RowError, match="no conversation that is taken apart is in text"):
+        read_file(path, columns=Columns(None, ["text"]))
+    with pytest.raises(RowError, match="its choices hold no message"):
+        reading_of(tmp_path, {"messages": [Q], "choices": [{"turns": ["A.", "B."]}]})
+    with pytest.raises(RowError, match="steps of one solution"):
+        reading_of(tmp_path, {"prompt": "Why?", "completions": ["A.", "B."], "labels": [True, False]})
 
 
 SEEN = {"country": "France", "toxic": False, "id": 7, "thought": "Hm."}
@@ -679,20 +662,87 @@ RENDERED = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     ],
 )
 def test_what_may_be_wrong_in_a_row_is_told(tmp_path: Path, row: dict[str, Any], note: str) -> None:
-    notes = read_file(written(tmp_path / "rows.jsonl", row, row)).notes
+    notes = reading_of(tmp_path, row, row).notes
     assert [note in each for each in notes] == [True] * bool(note)
 
 
-def test_an_answer_at_the_end_of_the_messages_is_no_part_of_a_prompt_with_answers(tmp_path: Path) -> None:
-    row = {"messages": [Q, PARIS], "generations": ["It is Paris.", "Lyon."], "solution": "It is in France."}
-    reading = read_file(written(tmp_path / "rows.jsonl", row))
-    assert [each.messages() for each in reading.groups[0]] == [[Q, PARIS], [Q, LYON]]
-    assert "not shown solution. " in reading.notes[0]
-    reading = read_file(written(tmp_path / "rows.jsonl", row | {"generations": ["Lyon."]}))
-    assert "not shown solution. " in reading.notes[1]
-    assert reading.groups[0].metadata["reference"] == PARIS["content"]
-    with pytest.raises(RowError, match="its choices hold no message"):
-        read_file(written(tmp_path / "rows.jsonl", {"messages": [Q], "choices": [{"turns": ["A.", "B."]}]}))
+ASKS_A = Columns(None, ("a",))
+TWO = Columns("asked", ("answer_0", "answer_1"))
+ITEMS = Columns("ask", ("said.0.text", "said.1.text"))
+THEN = {"prompt": "And then?", "completion": "A."}
+STEPS = {"question": Q["content"], "response": P, "tags": ["a", "b"]}
+REPEATED = {"chosen": [Q, PARIS], "rejected": [Q, LYON]}
+
+
+def members(*texts: str, asked: str = "And then?") -> list[list[dict[str, Any]]]:
+    return [[{"role": "user", "content": asked}, {"role": "assistant", "content": text}] for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "read", "note"),
+    [
+        # the end of the messages is no part of a prompt, and judged where no other answer stands beside it
+        ([{"messages": [Q, PARIS], "generations": [P, "Lyon."], "solution": "It is in France."}], None,
+         [[Q, PARIS], [Q, LYON]], "not shown solution. "),
+        ([{"messages": [Q, PARIS], "output": "Paris"}], None, [[Q, PARIS]], ""),
+        ([{"messages": [Q, PARIS, Q], "output": "Lyon."}], None, [[Q, PARIS, Q, LYON]], ""),
+        ([{"messages": [Q, PARIS, Q], "output": {"steps": 3}}], None, [[Q, PARIS, Q]], ""),
+        ([{"messages": [Q, PARIS], "prediction": "Lyon"}], None, [[Q, PARIS]], "not shown prediction. "),
+        ([{"prompt": Q["content"], "a": [PARIS]}], ASKS_A, [[Q, PARIS]], ""),
+        ([{"a": [Q, PARIS]}, {"a": None}], ASKS_A, [[Q, PARIS]], "left out: 1 × answer that is null; first: PATH:2."),
+        ([{"question": Q["content"], "a": P}, {"a": "y"}], ASKS_A, [[Q, PARIS]], "1 × row with an empty prompt"),
+        ([{"system": "Be short.", "prompt": Q["content"], **REPEATED}], None,
+         [[{"role": "system", "content": "Be short."}, Q, each] for each in (PARIS, LYON)], ""),
+        # a word is the name of what was evaluated, and no system prompt
+        ([THEN | {"system": name} for name in ("GPT-4", "BART")], None, members("A.", "A."), "not shown system. "),
+        # what nobody reads
+        *(([THEN | {"passage": f"It was {n} o'clock."} for n in ns], None, members("A.", "A."), "not shown passage. ")
+          for ns in ((1, 2), (1, 1))),
+        ([REPEATED | {"topic": "Order of May."}], None, [[Q, PARIS], [Q, LYON]], "not shown topic. "),
+        ([THEN | {"history": "Hello"}], None, members("A."), "not shown history. "),
+        ([THEN | {"target": "A.", "reference": "B.", "expected": "B.", "target_hash": "ab"}], None, members("A."),
+         "not shown target. "),
+        ([THEN | {"reference_outputs": {"answer": "C"}, "expected": {"value": 4, "is_exact": True}}], None,
+         members("A."), "not shown reference_outputs.answer, expected.value. "),
+        ([{"ask": "And then?", "said": [{"text": t} for t in ts]} for ts in ("AB", "ABC")], ITEMS,
+         members(*"ABAB"), "1 × item of said, which --answer-column said may read; first: PATH:2."),
+        *(([STEPS | {name: steps}], None, [[Q, PARIS]], f"not shown tags, {name}. ") for name, steps in (
+            ("tool_calls", [{"name": "refund", "arguments": {"order_id": "1001"}}]),
+            ("steps", [{"tool": "refund", "input": "1001", "output": "ok"}]),
+            ("trajectory", ["refund(1001)"]),
+        )),
+        # options of one word; what stands beside a named text; exchanges of conversations; a conversation in one text
+        ([THEN | {"options": ["Paris", "Lyon"], "b_1": "x", "b_2": "y"}], None, members("A."),
+         "not shown options, b_1, b_2. "),
+        ([{"prompt": {"system": "Be short.", "user": "And then?"}, "response": "A."}],
+         Columns("prompt.user", ("response",)), members("A."), "not shown prompt.system. "),
+        ([{"conversation": {"context": "It rains.", "turns": [Q, PARIS]}}], Columns(None, ("conversation.turns",)),
+         [[Q, PARIS]], "not shown conversation.context. "),
+        ([{"session_id": s, "prompt": asked, "response": "A."} for s in "xy" for asked in (f"And {s}?", "More.")], None,
+         None, "4 rows of one session_id ask different things"),
+        *(([{"topic": "Geography.", "talk": f"{user}: {Q['content']}\n\n{agent}: It is Paris."}],
+           Columns(*named), read, note)
+          for user, agent in (("USER", "ASSISTANT"), ("User", "Bot"))
+          for named, read, note in (((None, ("talk",)), [[Q, PARIS]], ""),
+                                    (("topic", ("talk",)), None, "1 answer with several speakers"))),
+        ([{"prompt": "And then?", "key": 7, "response": "A."}], None, members("A."), ""),
+        ([THEN | {"choices": ["It rains.", "No rain."]}], None, members("A."), "not shown choices. "),
+        ([{"prompt": "And then?", "response": {"content": "A.", "sources": ["u"]}}], None, members("A."), ""),
+        ([{"asked": [{"role": "HUMAN", "prompt": "And then?"}], "said": "A."}], Columns("asked", ("said",)),
+         None, "further fields of messages as if they were said (prompt)"),
+        *(([{name: [{a: Q["content"], b: "It is Paris."}]}], Columns(None, (name,)) if name == "turns" else None,
+           [[Q, PARIS]], "") for name in ("conversation", "messages", "turns")
+          for a, b in (("input", "output"), ("user", "assistant"))),
+        ([json.loads(TrajectoryGroup([desk()]).to_json())], None, None, "--by n is not used: the file holds groups"),
+    ],
+)  # fmt: skip
+def test_what_is_judged_and_what_nobody_reads_is_told(
+    tmp_path: Path, rows: list[Any], columns: Columns | None, read: Any, note: str
+) -> None:
+    path = written(tmp_path / "rows.jsonl", *rows)
+    reading = read_file(path, "n" if "--by" in note else None, columns)
+    assert read is None or messages_in(reading) == read
+    assert any(note.replace("PATH", str(path)) in each for each in [*reading.notes, ""])
 
 
 @pytest.mark.parametrize("asked", ["messages", "conversations"])
@@ -703,59 +753,25 @@ def test_an_answer_beside_a_data_set_s_own_is_judged_with_the_own_as_reference(
     path = written(tmp_path / "rows.jsonl", *({asked: [Q, PARIS], "response": text} for text in ("Paris", "Lyon.")))
     columns = Columns(asked if asked != "messages" else None, ("response",)) if named else None
     reading = read_file(path, columns=columns)
-    assert [each.messages() for each in reading.groups[0]] == [[Q, {**PARIS, "content": "Paris"}], [Q, LYON]]
+    assert messages_in(reading) == [[Q, {**PARIS, "content": "Paris"}], [Q, LYON]]
     assert reading.groups[0].metadata["reference"] == PARIS["content"]
     assert f"--answer-column {asked}" in reading.notes[0]
     assert [each.messages() for each in read_file(path, columns=Columns(None, (asked,))).groups[0]] == [[Q, PARIS]] * 2
 
 
-def test_an_answer_that_the_messages_hold_or_that_has_no_known_name_leaves_them_judged(tmp_path: Path) -> None:
-    for beside, notes in ({"output": "Paris"}, 1), ({"prediction": "Lyon"}, 2):  # one: a single attempt
-        reading = read_file(written(tmp_path / "rows.jsonl", {"messages": [Q, PARIS], **beside}))
-        assert [each.messages() for each in reading.groups[0]] == [[Q, PARIS]]
-        assert len(reading.notes) == notes
-    assert "not shown prediction" in reading.notes[0]
-
-
 @pytest.mark.parametrize("asked", ["query", "context"])
 def test_a_prompt_column_alone_reads_a_pair_as_the_pair_that_it_is(tmp_path: Path, asked: str) -> None:
     row = {asked: Q["content"], "chosen": PARIS["content"], "rejected": LYON["content"]}
-    (group,) = read_file(written(tmp_path / "rows.jsonl", row, row | {asked: None}), columns=Columns(asked)).groups
+    (group,) = reading_of(tmp_path, row, row | {asked: None}, columns=Columns(asked)).groups
     assert [(each.messages(), each.metrics["independent_reward"]) for each in group] == [
         ([Q, PARIS], 1),
         ([Q, LYON], 0),
     ]
 
 
-def test_a_conversation_is_an_answer_alone_only_where_no_column_asks(tmp_path: Path) -> None:
-    asked = written(tmp_path / "asked.jsonl", {"prompt": Q["content"], "a": [PARIS]})
-    assert read_file(asked, columns=Columns(None, ("a",))).groups[0].trajectories[0].messages() == [Q, PARIS]
-    alone = written(tmp_path / "alone.jsonl", {"a": [Q, PARIS]}, {"a": None})
-    reading = read_file(alone, columns=Columns(None, ("a",)))
-    assert reading.groups[0].trajectories[0].messages() == [Q, PARIS]
-    assert f"left out: 1 × answer that is null; first: {alone}:2." in reading.notes
-    lacking = written(tmp_path / "lacking.jsonl", {"question": Q["content"], "a": "x"}, {"a": "y"})
-    assert "1 × row with an empty prompt" in read_file(lacking, columns=Columns(None, ("a",))).notes[0]
-
-
-@pytest.mark.parametrize(
-    ("row", "form"),
-    [
-        ({"instruction": "Where?", "output": "Here.", "output_1": "a", "output_2": "b"}, "inputs and outputs"),
-        ({"messages": [Q, PARIS, Q], "output": {"steps": 3}}, "OpenAI messages"),
-        ({"messages": [Q, PARIS, Q], "output": "Lyon."}, "TRL prompt/completion"),
-        ({"question": "Where?", "model_a": "a", "model_b": "b", "completion": "Here."}, "TRL prompt/completion"),
-    ],
-)
-def test_a_plain_answer_is_read_before_what_stands_beside_it(tmp_path: Path, row: dict[str, Any], form: str) -> None:
-    assert read_file(written(tmp_path / "rows.jsonl", row)).summary.startswith(f"reads as: {form}, 1 row")
-
-
 def test_scores_of_columns_that_are_named_are_those_of_their_answers(tmp_path: Path) -> None:
     row = {"asked": "Where?", "answer_0": "Here.", "answer_1": "There.", "score_0": 0.5, "score_1": -0.5}
-    (group,) = read_file(
-        written(tmp_path / "rows.jsonl", row), columns=Columns("asked", ("answer_0", "answer_1"))
-    ).groups
+    (group,) = reading_of(tmp_path, row, columns=TWO).groups
     assert [each.metrics["independent_reward"] for each in group] == [0.5, -0.5]
 
 
@@ -793,50 +809,14 @@ def test_a_row_without_anything_to_show_is_counted_by_name(tmp_path: Path, row: 
     assert f"left out: 1 × {reason}; first: {path}:2." in read_file(path).notes
 
 
-def test_a_prompt_that_pairs_repeat_is_said_once(tmp_path: Path) -> None:
-    row = {"system": "Be kind.", "prompt": "Hi", **{name: [ask(7) | {"content": "Hi"}, ANSWER] for name in SIDES}}
-    for each in read_file(written(tmp_path / "rows.jsonl", row)).groups[0].trajectories:
-        assert [message["role"] for message in each.messages()] == ["system", "user", "assistant"]
-
-
-def test_other_histories_make_other_tasks_and_texts_that_nobody_reads_are_told(tmp_path: Path) -> None:
-    asked = {"prompt": "And then?", "completion": "A."}
-    rows = [{**asked, "history": [["Hi", answer]]} for answer in ("Hello", "Go away")]
-    assert len(read_file(written(tmp_path / "history.jsonl", *rows)).groups) == 2
-    (note,) = read_file(
-        written(tmp_path / "text.jsonl", *({**asked, "passage": f"It was {n} o'clock."} for n in range(2)))
-    ).notes
-    assert "passage" in note
-    assert "--prompt-column" in note
-    alone = written(tmp_path / "alone.jsonl", {"chosen": "A.", "rejected": "B.", "topic": "Where is order 7?"})
-    assert "topic" in " ".join(read_file(alone).notes)
-    strange = written(tmp_path / "strange.jsonl", {**asked, "history": "Hello"})
-    assert any("history" in note for note in read_file(strange).notes)
-    same = [{**asked, "passage": "It was one.", "seed": n, "repeats": [["And then?"], ["A."]]} for n in range(2)]
-    (note,) = read_file(written(tmp_path / "same.jsonl", *same)).notes
-    assert "not shown passage. " in note
-    told = {"target": "A.", "reference": "B.", "expected": "B.", "target_hash": "ab"}
-    (note,) = read_file(written(tmp_path / "target.jsonl", asked | told)).notes[:1]
-    assert "not shown target. " in note
-    within = {"reference_outputs": {"answer": "C"}, "expected": {"value": 4, "is_exact": True}}
-    (note,) = read_file(written(tmp_path / "within.jsonl", asked | within)).notes[:1]
-    assert "not shown reference_outputs.answer, expected.value. " in note
-
-
-def test_items_of_a_list_that_no_column_names_are_told(tmp_path: Path) -> None:
-    rows = [
-        {"ask": "Where?", "said": [{"text": text} for text in texts]} for texts in (["A.", "B."], ["A.", "B.", "C."])
-    ]
-    columns = Columns("ask", ["said.0.text", "said.1.text"])
-    (note,) = read_file(written(tmp_path / "items.jsonl", *rows), columns=columns).notes
-    assert "1 × item of said" in note
-    assert "items.jsonl:2" in note
-    assert len(read_file(tmp_path / "items.jsonl", columns=Columns("ask", ["said"])).groups[0]) == 5
+def test_other_histories_make_other_tasks(tmp_path: Path) -> None:
+    rows = [{**THEN, "history": [["Hi", answer]]} for answer in ("Hello", "Go away")]
+    assert len(reading_of(tmp_path, *rows).groups) == 2
 
 
 def test_calls_and_results_that_have_roles_of_their_own_are_calls_and_results(tmp_path: Path) -> None:
     call = {"role": "tool_call", "content": '{"name": "look_up", "arguments": {"order": "7"}}'}
     row = [ask(7), call, {"role": "tool_response", "content": "lost"}, ANSWER]
-    said = read_file(written(tmp_path / "rows.jsonl", {"messages": row})).groups[0].trajectories[0].messages()
+    said = reading_of(tmp_path, {"messages": row}).groups[0].trajectories[0].messages()
     assert [message["role"] for message in said] == ["user", "assistant", "tool", "assistant"]
     assert said[1]["tool_calls"][0]["function"]["name"] == "look_up"

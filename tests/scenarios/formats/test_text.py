@@ -23,6 +23,7 @@ LAYOUTS = [
     LINES + "\n",
     "\n\n" + LINES.replace("\n", "\n  \n\n"),
     LINES.replace("\n", "\r\n") + "\r\n",
+    "\n".join(json.dumps(json.dumps(row)) for row in ROWS),
     json.dumps(ROWS),
     json.dumps(ROWS, indent=2),
     "\n".join(json.dumps(row, indent=2) for row in ROWS),
@@ -33,6 +34,7 @@ LAYOUTS = [
     json.dumps({"schema": {"fields": []}, "data": ROWS}),
     json.dumps({"rows": [{"row_idx": n, "row": row, "truncated_cells": []} for n, row in enumerate(ROWS)]}),
 ]
+BROKEN = ['Q,"a" b\nQ,c\n', 'Q,"he said\nQ,third\n', 'Q,whole\nQ,"half of a ce']
 ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"]
 
 
@@ -53,14 +55,15 @@ def test_a_text_of_rows_is_read_in_any_layout_and_encoding(text: str, encoding: 
         ("hello", r"f:1 is no JSON value"),
         ("a,b\n1,2\n3", r"f:3 has 1 cells"),
         ("a,a\n1,2", r"f:1 has columns without a name or twice"),
+        *((f"prompt,response\n{cells}", "f:[23] is no row of a table") for cells in BROKEN),
+        ('{"a": 1}\n\n{"a": 2, "b": {"c": 1, "c": 1}}\n', 'f:3 has the key "c" twice'),
+        ('[{"c": 1},\n {"a": 2,\n  "c": 1, "c": 3}]', 'f:3 has the key "c" twice'),
+        ('{\n"a": 1}\n\n{\n"c": 1,\n"c": 2\n}\n', 'f:6 has the key "c" twice'),
     ],
 )
 def test_what_cannot_be_read_is_named_with_its_line(text: str, problem: str) -> None:
     with pytest.raises(RowError, match=problem):
         rows(text, "f")
-
-
-def test_bytes_that_are_no_text_are_named_with_their_line() -> None:
     with pytest.raises(RowError, match=r"f:2 is no UTF-8 text"):
         decode(b'{"a": 1}\n{"b": "\xe9"}', "f")
 
@@ -89,10 +92,6 @@ def test_rows_survive_lines_and_arrays(found: list[Any]) -> None:
     assert values(json.dumps(found, indent=1)) == found
 
 
-def test_rows_that_were_made_json_twice_are_read() -> None:
-    assert values("\n".join([json.dumps(json.dumps(ROWS[0]))] * 2)) == [ROWS[0], ROWS[0]]
-
-
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
@@ -107,18 +106,3 @@ def test_the_remedy_for_what_is_no_json_is_that_of_its_kind(text: str, remedy: s
     with pytest.raises(RowError) as error:
         rows(text, "f")
     assert remedy in error.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ('{"a": 1}\n\n{"a": 2, "b": {"c": 1, "c": 1}}\n', 3),
-        ('[{"c": 1},\n {"a": 2,\n  "c": 1, "c": 3}]', 3),
-        ('{\n"a": 1}\n\n{\n"c": 1,\n"c": 2\n}\n', 6),
-    ],
-)
-def test_a_key_that_stands_twice_is_told_with_its_line(text: str, line: int):
-    with pytest.raises(RowError) as refused:
-        rows(text, "f.json")
-    assert refused.value.message.startswith(f"f.json:{line} ")
-    assert '"c"' in refused.value.message

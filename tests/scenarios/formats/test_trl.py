@@ -15,13 +15,6 @@ from gavel.scenarios.trajectory import Trajectory
 from tests.scenarios.formats.attempts import PIXEL, TOOLS, call
 
 
-@pytest.mark.parametrize("rows", ['Q,"a" b\nQ,c\n', 'Q,"he said\nQ,third\n', 'Q,whole\nQ,"half of a ce'])
-def test_a_table_with_a_broken_quote_is_refused(tmp_path, rows):
-    (tmp_path / "rows.csv").write_text("prompt,response\n" + rows)
-    with pytest.raises(RowError, match="no row of a table"):
-        read_groups(tmp_path / "rows.csv")
-
-
 @pytest.mark.parametrize("column", ["messages", "prompt", "completion"])
 def test_messages_that_a_table_keeps_as_printed_arrays_are_refused_with_the_remedy(tmp_path, column):
     printed = "[{'content': 'Where?', 'role': 'user'}\n {'content': 'm', 'role': 'assistant'}]"
@@ -30,15 +23,6 @@ def test_messages_that_a_table_keeps_as_printed_arrays_are_refused_with_the_reme
     with pytest.raises(RowError, match=f"{column}: it is text, and no JSON list") as error:
         read_groups(tmp_path / "rows.jsonl")
     assert "df.to_json" in error.value.remedy
-
-
-@pytest.mark.parametrize("name", ["completions", "responses", "outputs", "generations", "samples"])
-def test_several_answers_in_a_row_are_as_many_attempts(tmp_path, name):
-    rows = [{"prompt": f"Q{n}", name: [{"text": f"{n}{m}", "n": 1} for m in range(3)]} for n in range(2)]
-    (tmp_path / "rows.json").write_text(json.dumps(rows))
-    groups = read_groups(tmp_path / "rows.json")
-    answers = [[member.messages()[-1]["content"] for member in group] for group in groups]
-    assert answers == [["00", "01", "02"], ["10", "11", "12"]]
 
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
