@@ -47,7 +47,7 @@ def real_server(kind: str, sessions: int) -> Generator[str]:
 
 async def test_its_server_plays_64_episodes_on_four_sessions():
     with real_server("guess", 4) as url:
-        scenario = await asyncio.to_thread(find_scenario, f"openenv:{url}?tasks=64&success=0.5&low=-1&high=1")
+        scenario = await asyncio.to_thread(find_scenario, f"openenv:{url}?tasks=64&success=0.5")
         tasks = scenario.tasks()
         found = await asyncio.gather(*(rollout(HALVER, scenario, task, seed=1) for task in tasks))
         assert {each.status for each in found} == {"finished"}
