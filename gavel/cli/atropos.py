@@ -169,8 +169,6 @@ def send_atropos(
     policy_url: Annotated[str, typer.Option(help="OpenAI-compatible address of the policy: http://HOST:PORT/v1")],
     policy_model: Annotated[str | None, typer.Option(help="Its name there. Default: the first that is served.")] = None,
     groups: Annotated[int | None, typer.Option(min=1, help="Groups to send. Default: until the trainer ends.")] = None,
-    ahead: Annotated[float, typer.Option(min=0.01, help="Batches that may wait there or be in the making.")] = 1.0,
-    name: Annotated[str | None, typer.Option(help="What the environment is called there.")] = None,
     assignments: Assignments = None,
 ) -> None:
     """Play a scenario with the policy that a trainer serves, and send the judged groups to an Atropos server.
@@ -194,7 +192,7 @@ def send_atropos(
             if seen.total() % _TOLD_EVERY == 0:
                 typer.echo(f"{counted(seen[True], 'group')} sent, {seen[False]:,} not", err=True)
 
-        how = {"groups": groups, "ahead": ahead, "name": name, "fields": COMPACT if is_gavel else EXACT}
+        how = {"groups": groups, "fields": COMPACT if is_gavel else EXACT}
         waiting = "Waiting up to two minutes for the server and its trainer:"
         async with AtroposClient(url, key=key, on_wait=lambda why: typer.echo(f"{waiting} {why}", err=True)) as client:
             typer.echo(f"Sends {scenario.name}, played by {model.get_inference_name()}, to {client.url}", err=True)

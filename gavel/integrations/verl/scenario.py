@@ -7,13 +7,12 @@ A row's `prompt` is the conversation as it stands, system messages and examples 
 the judge as the reference, and never to the agent. verl itself is needed only by rewards and tools that import it.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import BaseModel, Field
 
-from gavel.integrations.verl.dataset import ComputeScore, load_compute_score, read_tasks
+from gavel.integrations.verl.dataset import load_compute_score, read_tasks
 from gavel.integrations.verl.tools import VerlTools
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel
@@ -45,30 +44,20 @@ class VerlOptions(BaseModel):
     """Max seconds of an episode."""
     reference: bool = True
     """Whether the judge is shown the ground truth."""
-    name: str = ""
-    """Name of the scenario and of its runs; by default verl_ and the file's name."""
 
 
-def verl_scenario(
-    address: str,
-    *,
-    compute_score: Callable[..., object] | None = None,
-    rubric: str | None = None,
-) -> Scenario:
+def verl_scenario(address: str) -> Scenario:
     """The scenario of a verl dataset. `address`: the part after `verl:`, a path and options.
 
-    `compute_score`: in place of the address's `reward`. `rubric`: for the judge. Raises `ScenarioError` for unreadable
-    data and failing imports.
+    Raises `ScenarioError` for unreadable data and failing imports.
     """
     path, options, _ = parsed("verl", address, VerlOptions, all_known=True)
     if not path:
         raise ScenarioError("verl: names no file", _SHOW)
-    if options.success is not None and options.reward is None and compute_score is None:
+    if options.success is not None and options.reward is None:
         raise ScenarioError("success= needs a reward to compare with", f"Add reward=module:function. {_SHOW}")
     file = Path(path).expanduser()
-    score = load_compute_score(options.reward) if options.reward and not compute_score else None
-    if compute_score is not None:
-        score = ComputeScore(compute_score)
+    score = None if options.reward is None else load_compute_score(options.reward)
     held_out = options.held_out and read_tasks(options.held_out.expanduser(), None, reference=options.reference)
     tools = None if options.tools is None else VerlTools(options.tools.expanduser())
 
@@ -76,13 +65,12 @@ def verl_scenario(
         return await _play(tools, options.turns, model, task, episode)
 
     return Scenario(
-        options.name or f"verl_{file.stem}",
+        f"verl_{file.stem}",
         tasks=read_tasks(file, options.tasks, reference=options.reference),
         held_out=held_out or 0.2,
         rollout=play,
         max_turns=options.turns,
         max_seconds=options.seconds,
-        rubric=rubric,
         hand_reward=score,
         success=None if score is None or (least := options.success) is None else lambda found: score(found) >= least,
     )
