@@ -18,8 +18,10 @@ from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.packaged_world import parsed
+from gavel.scenarios.rollout import Conversation, EpisodeTools
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
+from gavel.scenarios.tools import Toolbox
 from gavel.scenarios.trajectory import Trajectory
 
 _SHOW = "Write verl:train.parquet?held_out=test.parquet&reward=module:function (docs/bridges.md)."
@@ -62,7 +64,23 @@ def verl_scenario(address: str) -> Scenario:
     tools = None if options.tools is None else VerlTools(options.tools.expanduser())
 
     async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
-        return await _play(tools, options.turns, model, task, episode)
+        """Plays until a turn calls no tool or reaches its token limit, or `turns` are used up; without tools a single
+        turn answers. Raises `NoTurnError`, which the rollout's caller reports."""
+        trajectory = episode.trajectory
+        trajectory.messages_and_choices = [*cast("list[Message]", task.data["prompt"])]
+        trajectory.metrics["tool_reward"] = 0.0
+        offered = EpisodeTools(Toolbox(()), episode)
+        if tools is not None:
+            info: Any = task.data.get("extra_info") or {}
+            tools.offer(offered, info.get("tools_kwargs") or {}, trajectory.metrics)
+        talk = Conversation(episode, model, trajectory, offered)
+        for _ in range(options.turns):
+            choice = await talk.take_turn(episode.seed)
+            if choice is None or choice.finish_reason == "length" or tools is None or not choice.message.tool_calls:
+                return trajectory
+            await talk.answer_calls(choice)
+        talk.truncate(f"{options.turns} turns were used up")
+        return trajectory
 
     return Scenario(
         f"verl_{file.stem}",
@@ -78,35 +96,3 @@ def verl_scenario(address: str) -> Scenario:
 
 scenario_at = verl_scenario
 """The name by which `verl:ADDRESS` is found."""
-
-
-async def _play(tools: VerlTools | None, turns: int, model: ChatModel, task: Task, episode: Episode) -> Trajectory:
-    """Plays until a turn calls no tool, reaches its token limit, or `turns` are used up; without tools a single turn
-    answers. Raises `NoTurnError`, which the rollout's caller reports."""
-    trajectory = episode.trajectory
-    trajectory.metrics = {"turns": 0, "tool_errors": 0, "tool_reward": 0.0}
-    trajectory.messages_and_choices = [*cast("list[Message]", task.data["prompt"])]
-    trajectory.tools = None if tools is None else tools.schemas
-    info: Any = task.data.get("extra_info") or {}
-    client, name = model.openai_client(), model.get_inference_name()
-    for turn in range(turns):
-        seed = None if episode.seed is None else episode.seed + turn
-        _, choice = await episode.sample(
-            client, name, trajectory.messages(), trajectory.tools or (), seed=seed, fields=episode.fields
-        )
-        trajectory.messages_and_choices.append(choice)
-        trajectory.metrics["turns"] = turn + 1
-        if choice.finish_reason == "length":
-            trajectory.status, trajectory.status_reason = "truncated", "a turn reached its token limit"
-            return trajectory
-        if tools is None or not choice.message.tool_calls:
-            return trajectory
-        for call in choice.message.tool_calls:
-            called = (call.function.name, call.function.arguments) if call.type == "function" else (call.type, "{}")
-            answer = await tools.call(*called, info.get("tools_kwargs") or {})
-            trajectory.metrics["tool_errors"] += answer.error
-            trajectory.metrics["tool_reward"] += answer.reward
-            told: Message = {"role": "tool", "tool_call_id": call.id, "content": answer.text}
-            trajectory.messages_and_choices.append(told)
-    trajectory.status, trajectory.status_reason = "truncated", f"{turns} turns were used up"
-    return trajectory
