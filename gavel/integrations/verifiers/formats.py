@@ -12,8 +12,6 @@ Results of verifiers' evaluations (`results.jsonl`): prompt, completion, reward,
 The rollouts of one example are a group; the columns of single reward functions are metrics.
 """
 
-import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -125,43 +123,31 @@ TRACES = Format(
 )
 
 
-_NO_METRICS = ("example_id", "id", "reward", "generation_ms", "scoring_ms", "total_ms", "answer", "task")
-
-
-_OLDER = ("id", "task", "answer", "reward")
-"""Fields of rows of verifiers before 0.1.4, in which rows of one example share an `id`."""
+_NO_METRICS = {"example_id", "id", "reward", "generation_ms", "scoring_ms", "total_ms", "answer", "task"}
 
 
 def _read_results(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    ids = Counter(json.dumps(row.value.get("id")) for row in rows)
-    repeated = any(number > 1 for number in ids.values())
     for row in rows:
         fields = cast(Message, row.value)
         before = columns.side(row, fields["prompt"], "user", "prompt")
         answer = columns.side(row, fields["completion"] or "", "assistant", "completion")
         rest = {key: value for key, value in fields.items() if key not in ("prompt", "completion", "tool_defs")}
         plain = {key: value for key, value in rest.items() if isinstance(value, int | float)}
-        numbers = {
-            key: value for key, value in plain.items() if key not in _NO_METRICS and as_number(value) is not None
-        }
+        numbers = {key: each for key, each in plain.items() if key not in _NO_METRICS and as_number(each) is not None}
         if fields.get("answer"):
             rest.setdefault("reference", fields["answer"])
         ended: Message = {"status": "truncated"} if fields.get("is_truncated") is True else {}
         if error := fields.get("error"):
             ended = {"status": "failed", "status_reason": first_line(error)}
         more = {"tools": openai_tools(fields.get("tool_defs")), "metrics": numbers, **ended}
-        example = "example_id" if "example_id" in fields or not repeated else "id"
-        task = {name: fields[name] for name in ("task", example) if name in fields}
+        task = {name: fields[name] for name in ("task", "example_id") if name in fields}
         yield columns.attempt(row, VERIFIERS.name, before, answer, rest, task=task, **more)
 
 
 VERIFIERS = Format(
     "verifiers results",
     ("prompt", "completion", "example_id", "reward|task"),
-    lambda value: (
-        is_object(value, "prompt", "completion", "example_id", "reward|task")
-        or is_object(value, "prompt", "completion", *_OLDER)
-    ),
+    lambda value: is_object(value, "prompt", "completion", "example_id", "reward|task"),
     _read_results,
     task="example_id",
 )
