@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.scenarios.library import game_2048, maze, tic_tac_toe
-from gavel.scenarios.library._shared import shortest_ways
 from gavel.scenarios.library.game_2048 import DIRECTIONS, Board
 from gavel.scenarios.library.tic_tac_toe import PERFECT, RANDOM, SELF
 from gavel.scenarios.rollout import rollout
@@ -76,7 +75,7 @@ async def test_words_that_are_no_move_cost_a_turn_and_change_nothing():
 @pytest.mark.parametrize("number", range(20))
 def test_every_cell_can_be_reached_and_doors_lead_both_ways(number: int):
     drawn = maze.Maze.model_validate(maze.draw_task(number).data["maze"])
-    reached = shortest_ways(drawn.start, drawn.ways)
+    reached = maze.shortest_ways(drawn.start, drawn.ways)
     assert len(reached) == maze.SIZE * maze.SIZE
     assert all(cell in drawn.ways(other).values() for cell in reached for other in drawn.ways(cell).values())
     assert 8 <= drawn.shortest <= maze.scenario.max_turns
