@@ -24,7 +24,15 @@ import httpx
 from pydantic import Field, ValidationError
 
 from gavel.base.network import is_on_this_machine, server_address
-from gavel.integrations.openenv.client import OpenEnvError, OpenEnvServer, RefusedError, Session, Stepped
+from gavel.integrations.openenv.client import (
+    AGENTS,
+    CLOSED,
+    OpenEnvError,
+    OpenEnvServer,
+    RefusedError,
+    Session,
+    Stepped,
+)
 from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.environment import ToolWorld
@@ -346,7 +354,9 @@ class OpenEnvWorld(ToolWorld):
         try:
             answer = await self._session.step(action)
         except RefusedError as error:
-            self._refusals = 0 if error.is_agents else self._refusals + 1
+            if error.code in CLOSED:
+                raise OpenEnvError(error.message) from error
+            self._refusals = 0 if error.code == AGENTS else self._refusals + 1
             self._metrics["environment_errors"] = self._metrics.get("environment_errors", 0) + 1
             if self._refusals == _REFUSALS_IN_A_ROW:
                 raise OpenEnvError(
