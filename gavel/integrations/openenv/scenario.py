@@ -11,7 +11,6 @@ comparison only: `raw_return` and `environment_reward` are their sum, `raw_rewar
 
 import functools
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -104,18 +103,19 @@ def scenario_at(address: str) -> Scenario:
     action, told = cast(Message, action), cast(Message, about) if isinstance(about, dict) else {}
     name, description = str(told.get("name") or urlsplit(url).netloc), str(told.get("description") or "")
     server = OpenEnvServer(url, headers, options.seconds, options.wait, options.sessions)
-    kind = OpenEnvWorld if options.success is None else functools.partial(ThresholdWorld, success=options.success)
+    least = options.success
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "environment"
     return Scenario(
         f"openenv-{plain}",
         system=render("scenarios/openenv_system.j2", called=name, description=description, mcp=is_mcp(action)).strip(),
-        environment=functools.partial(kind, server, action),
+        environment=functools.partial(OpenEnvWorld, server, action),
         tasks=train,
         held_out=held_out,
         max_turns=options.turns or told.get("max_turns") or _TURNS,
         max_tool_characters=_MOST_CHARACTERS,
         call_seconds=options.wait + options.seconds + 60,
         rubric=render("scenarios/openenv_rubric.j2").strip(),
+        success=None if least is None else lambda trajectory: trajectory.metrics.get("raw_return", 0.0) >= least,
     )
 
 
@@ -292,10 +292,9 @@ def _alternatives(schema: Message) -> list[Message]:
 class OpenEnvWorld(ToolWorld):
     """An episode of one task."""
 
-    def __init__(self, server: OpenEnvServer, action: Message, success: float = math.inf) -> None:
-        """`action`: the schema of its actions. `success`: min sum of rewards of a success."""
+    def __init__(self, server: OpenEnvServer, action: Message) -> None:
+        """`action`: the schema of its actions."""
         self._server = server
-        self._success = success
         self._is_mcp = is_mcp(action)
         self._tools = [] if self._is_mcp else action_tools(action)
         self._session: Session | None = None
@@ -373,13 +372,6 @@ class OpenEnvWorld(ToolWorld):
         if answer.reward is not None:
             self._sum += answer.reward
             self._metrics |= {"raw_reward": answer.reward, "raw_return": self._sum}
-
-
-class ThresholdWorld(OpenEnvWorld):
-    """A world whose episode succeeds at a min sum of rewards."""
-
-    def success(self, trajectory: Trajectory) -> bool:
-        return self._sum >= self._success
 
 
 def text_of(observation: Message) -> str:
