@@ -20,8 +20,8 @@ from pathlib import Path
 
 from gavel.integrations._serving import listen_safely, serve
 from gavel.integrations.atropos.learner import AtroposLearner
-from gavel.integrations.atropos.queue import GroupQueue, TrainerRegistration
-from gavel.integrations.atropos.server import create_app
+from gavel.integrations.atropos.queue import GroupQueue
+from gavel.integrations.atropos.server import TrainerInfo, create_app
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
@@ -62,18 +62,16 @@ async def _through_atropos(
     model: TrainableModel, backend: LocalBackend, steps: int, seed: int, python: str | None, runs: Path
 ) -> None:
     """With a sender of ours, or with an environment of atroposlib in `python`."""
-    registration = TrainerRegistration(
+    space = backend.token_space(model)
+    trainer = TrainerInfo(
         wandb_group=model.name,
         wandb_project=model.project,
         batch_size=GROUPS * GROUP_SIZE,
-        max_token_len=backend.token_space(model).max_context,
+        max_token_len=space.max_context,
         checkpoint_dir=str(runs / "environments"),
-        save_checkpoint_interval=0,
-        starting_step=0,
         num_steps=steps - 1,
     )
-    queue = GroupQueue(runs / "queues" / f"{model.name}.sqlite", space=backend.token_space(model))
-    queue.register(registration, started=True)
+    queue = GroupQueue(runs / "queues" / f"{model.name}.sqlite", space)
     learner = AtroposLearner(model, backend, queue, _train_config(steps), steps, GROUPS * GROUP_SIZE, wait_seconds=600)
     listener = listen_safely("127.0.0.1", 0, None, "ATROPOS_KEY")
     address = asyncio.get_running_loop().create_future()
@@ -109,7 +107,7 @@ async def _through_atropos(
     playing = asyncio.create_task(environment())
     try:
         await serve(
-            create_app(queue, key=None, most_bytes=1 << 28),
+            create_app(queue, trainer),
             listener,
             host="127.0.0.1",
             announce=address.set_result,

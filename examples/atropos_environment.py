@@ -45,8 +45,8 @@ class ScenarioEnv(BaseEnv):
         group = gavel.TrajectoryGroup(await asyncio.gather(*plays))
         for trajectory in group:
             trajectory.reward = float(self.scenario.success(trajectory))
-        converted = atropos_group(group)
-        return (None if converted.group is None else converted.group.model_dump(exclude_none=True)), []
+        made, _ = atropos_group(group)
+        return (None if made is None else made.model_dump(exclude_none=True)), []
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Held-out tasks are measured at the trainer: `gavel evaluate`."""

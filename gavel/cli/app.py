@@ -70,7 +70,7 @@ GROUPS = {
     },
     "Other programs": {
         "serve-env": "Serve a scenario to AgentGym's clients, and to trainers elsewhere.",
-        "serve-atropos": "Serve Atropos' trajectory API in front of our learner, or for another trainer.",
+        "serve-atropos": "Serve Atropos' trajectory API, and train on its groups.",
         "send-atropos": "Send a scenario's judged groups to any server of Atropos' trajectory API.",
     },
 }

@@ -1,4 +1,4 @@
-"""`gavel serve-atropos`: Atropos' trajectory API in front of our learner, or for another trainer; and
+"""`gavel serve-atropos`: Atropos' trajectory API in front of our learner; and
 `gavel send-atropos`: a scenario as an environment of Atropos, for any server of its trajectory API.
 """
 
@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
@@ -32,9 +31,9 @@ from gavel.cli.options import (
 from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, say
 from gavel.cli.training import local_backend, open_run, run_directory_of, trainable
 from gavel.integrations._serving import listen_safely, serve
-from gavel.integrations.atropos.queue import GroupQueue, TrainerRegistration
+from gavel.integrations.atropos.queue import GroupQueue
 from gavel.integrations.atropos.sender import EXACT, AtroposClient, AtroposSender
-from gavel.integrations.atropos.server import KEY_VARIABLE, create_app
+from gavel.integrations.atropos.server import KEY_VARIABLE, TrainerInfo, create_app
 from gavel.judge.offline.stand_in import check_readable
 from gavel.llm.providers import model_id
 from gavel.scenarios.group import TrajectoryGroup
@@ -65,37 +64,24 @@ def serve_atropos(
     wait_minutes: Annotated[
         float, typer.Option(min=0.01, help="End with an error after so long without a group.")
     ] = 60.0,
-    data: Annotated[Path, typer.Option(help="Without --model: where groups are kept.")] = Path("atropos-data"),
     max_waiting: Annotated[int, typer.Option(min=1, help="Groups that may wait; more are refused with 503.")] = 4096,
     max_body_mb: Annotated[int, typer.Option(min=1, help="Of a request, unpacked.")] = 256,
     fresh: Fresh = False,
     assignments: Assignments = None,
 ) -> None:
-    """Serve Atropos' trajectory API: to train here on what its environments send, or to hand it to another trainer.
+    """Serve Atropos' trajectory API, and train a model on what its environments send.
 
-    With --model the groups train that model, whose policy environments sample at the address that is printed; --judge
-    scores them anew. Without --model another trainer registers and reads /batch. A group is on the disk before it is
-    acknowledged, so a server that was killed goes on with the same command, and trains each group once.
+    Environments sample the policy of --model at the address that is printed; --judge scores their groups anew. A group
+    is on the disk before it is acknowledged, so a server that was killed goes on with the same command, and trains each
+    group once.
     """
     key, console = os.environ.get(KEY_VARIABLE, "").strip() or None, Console()
-    limits = {"key": key, "most_bytes": max_body_mb << 20}
     if values["model"] is None:
-        unused = [flag.name for flag in SERVE_FLAGS if values.get(flag.key) not in (None, [])] + ["--fresh"] * fresh
-        if unused:
-            raise typer.BadParameter(f"{unused[0]} is of the learner, which --model names", param_hint=unused[0])
-        need_extra("service", "gavel serve-atropos")
-
-        async def wait_for_trainer() -> None:
-            def announce(url: str) -> None:
-                say(console, f"Atropos API · {url} · {counted(len(queue.waiting), 'group')} waiting · {queue.path}")
-                say(console, "No learner here: a trainer registers and reads /batch. --model NAME trains here.")
-
-            listener = listen_safely(host, port, key, KEY_VARIABLE)
-            with closing(listener), closing(GroupQueue(data / FILE, most_groups=max_waiting)) as queue:
-                await serve(create_app(queue, **limits), listener, host=host, announce=announce)
-
-        return run_to_end(wait_for_trainer())
-    need_extra("train", "gavel serve-atropos --model")
+        raise typer.BadParameter(
+            "name the model to train; another trainer gets its groups from atroposlib's own server, run-api",
+            param_hint="--model",
+        )
+    need_extra("train", "gavel serve-atropos")
     from gavel.integrations.atropos.learner import AtroposLearner
 
     config = run_config(project, values, assignments, flags=SERVE_FLAGS).resolved()
@@ -122,15 +108,13 @@ def serve_atropos(
             backend.pin(model, fingerprint)
             run.begun()
             space, endpoint = backend.token_space(model), backend.endpoint(model)
-            registration = TrainerRegistration(
+            trainer = TrainerInfo(
                 wandb_group=model.name,
                 wandb_project=project,
                 batch_size=batch_size,
                 max_token_len=space.max_context,
                 checkpoint_dir=str(kept.resolve()),
-                save_checkpoint_interval=0,
-                starting_step=run.start,
-                num_steps=steps - 1,  # an environment ends once the step and the batches that wait are more than this
+                num_steps=steps - 1,
             )
 
             def stepped(result: TrainResult, groups: list[TrajectoryGroup]) -> None:
@@ -156,9 +140,10 @@ def serve_atropos(
                 await AtroposLearner(model, backend, queue, config.train, *sizes, judge, stepped).run()
                 await asyncio.sleep(_LINGER_SECONDS)
 
-            with closing(listener), closing(GroupQueue(kept / FILE, most_groups=max_waiting, space=space)) as queue:
-                queue.register(registration, started=True)
-                await serve(create_app(queue, **limits), listener, host=host, announce=announce, work=work())
+            sizes = {"most_groups": max_waiting, "step": run.start}
+            with closing(listener), closing(GroupQueue(kept / FILE, space, **sizes)) as queue:
+                app = create_app(queue, trainer, key=key, most_bytes=max_body_mb << 20)
+                await serve(app, listener, host=host, announce=announce, work=work())
         run.say_end()
 
     run_to_end(train(), RESUME)
@@ -184,8 +169,6 @@ def send_atropos(
     policy_url: Annotated[str, typer.Option(help="OpenAI-compatible address of the policy: http://HOST:PORT/v1")],
     policy_model: Annotated[str | None, typer.Option(help="Its name there. Default: the first that is served.")] = None,
     groups: Annotated[int | None, typer.Option(min=1, help="Groups to send. Default: until the trainer ends.")] = None,
-    ahead: Annotated[float, typer.Option(min=0.01, help="Batches that may wait there or be in the making.")] = 1.0,
-    name: Annotated[str | None, typer.Option(help="What the environment is called there.")] = None,
     assignments: Assignments = None,
 ) -> None:
     """Play a scenario with the policy that a trainer serves, and send the judged groups to an Atropos server.
@@ -209,7 +192,7 @@ def send_atropos(
             if seen.total() % _TOLD_EVERY == 0:
                 typer.echo(f"{counted(seen[True], 'group')} sent, {seen[False]:,} not", err=True)
 
-        how = {"groups": groups, "ahead": ahead, "name": name, "fields": COMPACT if is_gavel else EXACT}
+        how = {"groups": groups, "fields": COMPACT if is_gavel else EXACT}
         waiting = "Waiting up to two minutes for the server and its trainer:"
         async with AtroposClient(url, key=key, on_wait=lambda why: typer.echo(f"{waiting} {why}", err=True)) as client:
             typer.echo(f"Sends {scenario.name}, played by {model.get_inference_name()}, to {client.url}", err=True)

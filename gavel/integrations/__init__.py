@@ -2,7 +2,7 @@
 
     GRPOTrainer(model, reward_funcs=gavel.integrations.trl.reward_func("openai/gpt-5-mini"), …)      # the judge's score
     gavel train "verl:train.parquet?reward=reward.py:compute_score"                                   # its tasks
-    gavel export trajectories RUN --format verifiers -o results                                       # its files
+    gavel export trajectories RUN --format agenttraj -o explored.jsonl                                # its files
 
 A folder's files are named after their contents: `reward` (the function that the system's reward hook takes, named as
 the system names the hook), `scenario` (its environments as scenarios), `formats` (its files of trajectories),

@@ -40,7 +40,6 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "tinker": tinker.compute_group_rewards,
     "trl": trl.reward_func,
     "verifiers": verifiers.finalize,
-    "verifiers_rubric": verifiers.rubric_func,
     "verl": lambda judge, **options: verl.compute_score(judge, **{"n": 2, **options}),
 }
 SIZES = {"trl": "num_generations", "areal": "group_size", "nemo": "group_size", "verl": "n"}

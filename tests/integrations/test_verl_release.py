@@ -21,7 +21,10 @@ import gavel
 from gavel.integrations._rewards import member
 from gavel.integrations.verl.launch import VerlLaunch, export_verl
 from gavel.integrations.verl.tools import VerlTools
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.rollout import EpisodeTools
 from gavel.scenarios.scenario import find_scenario
+from gavel.scenarios.tools import Toolbox
 from tests.integrations.conftest import JudgeService
 from tests.integrations.letters_judge import by_letters_and_position
 from tests.integrations.tiny_policy import tiny_policy
@@ -212,13 +215,16 @@ async def test_a_tool_of_verls_own_base_class_is_called_as_its_agent_loop_calls_
     (tmp_path / "tools.yaml").write_text(YAML)
     tools = VerlTools(tmp_path / "tools.yaml")
     assert tools.schemas[0]["function"]["name"] == "add"
-    answer = await tools.call("add", '{"a": 2, "b": 3}', {"add": {"create_kwargs": {"unit": "m"}}})
-    assert (answer.text, answer.reward, answer.error) == ("5 m", 0.5, False)
+    metrics: dict[str, Any] = {"tool_reward": 0.0}
+    offered = EpisodeTools(Toolbox(()), Episode(gavel.Task(user="Add.")))
+    tools.offer(offered, {"add": {"create_kwargs": {"unit": "m"}}}, metrics)
+    answer = await offered.call("add", '{"a": 2, "b": 3}')
+    assert (answer.content, answer.error, metrics) == ("5 m", False, {"tool_reward": 0.5})
     for name, arguments, told in [
         ("add", '{"a": 2}', "Error executing tool 'add': KeyError"),
         ("add", "{", "Invalid JSON"),
-        ("subtract", "{}", "Available tools: add"),
+        ("subtract", "{}", "add"),
     ]:
-        answer = await tools.call(name, arguments, {})
+        answer = await offered.call(name, arguments)
         assert answer.error
-        assert told in answer.text
+        assert told in answer.content

@@ -44,11 +44,10 @@ _WAIT = 600.0
 """Max seconds to wait for an environment of a server with limited capacity."""
 
 
-def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
+def agentgym(address: str) -> Scenario:
     """The scenario of an environment server. `address`: the part after `agentgym:`, see `parse`.
 
-    `rubric`: for the judge; by default a general one. Raises `ScenarioError` for an invalid address, and for a server
-    that does not answer.
+    Raises `ScenarioError` for an invalid address, and for a server that does not answer.
     """
     url, named, options = parse(address)
     key = os.environ.get(KEY_VARIABLE, "").strip()
@@ -68,7 +67,7 @@ def agentgym(address: str, *, rubric: str | None = None) -> Scenario:
         held_out=held_out,
         max_turns=options.turns,
         call_seconds=_WAIT + 4 * options.timeout,
-        rubric=rubric or kind.rubric or render("scenarios/agentgym_rubric.j2").strip(),
+        rubric=kind.rubric or render("scenarios/agentgym_rubric.j2").strip(),
     )
 
 

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import json
 import threading
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -61,14 +61,13 @@ def recording(trajectory: Trajectory) -> Generator[Trajectory]:
 def _sends() -> list[tuple[Any, Any, Any]]:
     """The classes of clients, each with its own `send` and one that records; OpenAI's client uses httpx2, which has the
     names of httpx, from its version 3 on."""
-    found: list[tuple[Any, Any, Any]] = []
-    for name in ("httpx", "httpx2"):
-        if importlib.util.find_spec(name) is not None:
-            module: Any = importlib.import_module(name)
-            watch = _watcher(module)
-            found.append((module.Client, module.Client.send, _recorded(module.Client.send, watch)))
-            found.append((module.AsyncClient, module.AsyncClient.send, _recorded_async(module.AsyncClient.send, watch)))
-    return found
+    modules: list[Any] = [
+        importlib.import_module(name) for name in ("httpx", "httpx2") if importlib.util.find_spec(name)
+    ]
+    plain = [(each.Client, each.Client.send, _recorded(each.Client.send)) for each in modules]
+    return plain + [
+        (each.AsyncClient, each.AsyncClient.send, _recorded_async(each.AsyncClient.send)) for each in modules
+    ]
 
 
 def _patch(more: int) -> None:
@@ -79,74 +78,39 @@ def _patch(more: int) -> None:
             client.send = recorded if _recordings else own
 
 
-def _recorded(send: Any, watch: Any) -> Any:
+def _recorded(send: Any) -> Any:
     def recorded_send(client: Any, request: Any, **options: Any) -> Any:
-        return watch(send(client, request, **options), request)
-
-    return recorded_send
-
-
-def _recorded_async(send: Any, watch: Any) -> Any:
-    async def recorded_send(client: Any, request: Any, **options: Any) -> Any:
-        return watch(await send(client, request, **options), request)
-
-    return recorded_send
-
-
-def _watcher(module: Any) -> Any:
-    """A function that records a response of the library: now, or when its stream is closed."""
-
-    class Tee(module.SyncByteStream, module.AsyncByteStream):
-        def __init__(self, stream: Any, trajectory: Trajectory, request: Any) -> None:
-            self._stream, self._trajectory, self._request = stream, trajectory, request
-            self._seen = bytearray()
-
-        def __iter__(self) -> Iterator[bytes]:
-            for part in self._stream:
-                self._seen += part
-                yield part
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            async for part in self._stream:
-                self._seen += part
-                yield part
-
-        def close(self) -> None:
-            self._stream.close()
-            self._end()
-
-        async def aclose(self) -> None:
-            await self._stream.aclose()
-            self._end()
-
-        def _end(self) -> None:
-            _record(self._trajectory, self._request, bytes(self._seen))
-            self._seen.clear()
-
-    def watch(response: Any, request: Any) -> Any:
-        trajectory = _recording.get()
-        if trajectory is not None and response.is_success:
-            if response.is_stream_consumed or response.is_closed:
-                _record(trajectory, request, response.content)
-            else:
-                response.stream = Tee(response.stream, trajectory, request)
+        response = send(client, request, **options)
+        if (trajectory := _recording.get()) is not None and _is_turn(response, request):
+            _record(trajectory, request, response.read())
         return response
 
-    return watch
+    return recorded_send
+
+
+def _recorded_async(send: Any) -> Any:
+    async def recorded_send(client: Any, request: Any, **options: Any) -> Any:
+        response = await send(client, request, **options)
+        if (trajectory := _recording.get()) is not None and _is_turn(response, request):
+            _record(trajectory, request, await response.aread())  # a stream is read whole, and then given from memory
+        return response
+
+    return recorded_send
+
+
+def _is_turn(response: Any, request: Any) -> bool:
+    return response.is_success and request.url.path.endswith("/chat/completions")
 
 
 def _record(trajectory: Trajectory, request: Any, reply: bytes) -> None:
-    """Adds a chat completion to the history that it continues; ignores all other exchanges."""
-    if not reply or not request.url.path.endswith("/chat/completions"):
-        return
+    """Adds a chat completion to the history that it continues; ignores what is none."""
     try:
         asked: dict[str, Any] = json.loads(request.content)
         choice = _read_stream(reply) if asked.get("stream") else as_item(json.loads(reply))
     except ValueError:
         return
-    if not isinstance(choice, Choice):
-        return
-    add_turn(trajectory, asked["messages"], asked.get("tools"), choice, History)
+    if isinstance(choice, Choice):
+        add_turn(trajectory, asked["messages"], asked.get("tools"), choice, History)
 
 
 def _read_stream(reply: bytes) -> Choice | None:

@@ -2,8 +2,8 @@
 
     wait for room -> rollouts of one task -> reward -> exact tokens -> POST /scored_data
 
-Room is the size of `ahead` batches minus the groups that wait or are being produced, so the groups are about as new as
-the policy. A group is sent complete or not at all: a member that cannot be trained on exactly is
+Room is the size of a batch minus the groups that wait or are being produced, so the groups are about as new as the
+policy. A group is sent complete or not at all: a member that cannot be trained on exactly is
 counted, with the reason.
 """
 
@@ -189,10 +189,6 @@ class AtroposSender:
     judge: Judge | None = None
     groups: int | None = None
     """Groups to send; None: until the trainer has taken its last step."""
-    ahead: float = 1.0
-    """Max batches that wait at the server or are being produced."""
-    name: str | None = None
-    """The environment's, by default the scenario's."""
     fields: dict[str, Any] | None = None
     """Added to each request to the policy; by default `EXACT`."""
     on_group: Callable[[TrajectoryGroup, str | None], None] = lambda group, left_out: None
@@ -219,7 +215,7 @@ class AtroposSender:
         registered = await self.client.register(
             EnvRegistration(
                 max_token_length=self.scenario.max_tokens or 2048,
-                desired_name=self.name or self.scenario.name,
+                desired_name=self.scenario.name,
                 group_size=self.loop.group_size,
             )
         )
@@ -235,7 +231,7 @@ class AtroposSender:
                 is_done = 0 <= last_step < int(status["current_step"]) + int(status["queue_size"]) // a_batch
                 if is_done or (wanted <= 0 and not running):
                     break
-                room = max(1, round(self.ahead * a_batch)) - int(status["queue_size"]) - len(running)
+                room = a_batch - int(status["queue_size"]) - len(running)
                 while room > 0 and wanted > 0:
                     running.add(asyncio.create_task(self._make(next(numbers))))
                     room, wanted = room - 1, wanted - 1

@@ -1,13 +1,13 @@
-"""The routes of Atropos' trajectory API, with its paths, bodies and responses.
+"""The routes of Atropos' trajectory API for environments, with its paths, bodies and responses.
 
-Intended differences: a group is on disk before it is acknowledged; lengths are checked; batches are the oldest groups,
-and an interrupted one is resent under the same `batch_id`; a group that is sent twice counts once; requests before a
-trainer registers lose nothing. Bodies are plain or gzip.
+Intended differences: a group is on disk before it is acknowledged; lengths are checked; a group that is sent twice
+counts once; the trainer is this server's own, so that no other one may register or take batches. Bodies are plain or
+gzip.
 """
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -15,11 +15,27 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gavel.integrations._serving import guard
 from gavel.integrations.atropos.group import AtroposGroup, first_problem
-from gavel.integrations.atropos.queue import EnvRegistration, GroupQueue, RefusedRequest, TrainerRegistration
+from gavel.integrations.atropos.queue import EnvRegistration, GroupQueue, RefusedRequest
 
 _BODY_SECONDS = 120.0
 HEALTH = "/healthz"
 KEY_VARIABLE = "GAVEL_ATROPOS_KEY"
+LEAST_WEIGHT = 0.01
+"""Min share of the sampling, so that no environment is starved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerInfo:
+    """What environments are told of the learner."""
+
+    wandb_group: str
+    wandb_project: str
+    batch_size: int
+    """Sequences per batch."""
+    max_token_len: int
+    checkpoint_dir: str
+    num_steps: int
+    """An environment ends once the step and the batches that wait are more than this."""
 
 
 @web.middleware
@@ -56,7 +72,10 @@ async def _read_body(request: web.Request, most_bytes: int) -> bytes:
         raise RefusedRequest(400, f"the body cannot be read: {error}", "Send it as it is, or with gzip.") from None
 
 
-_EXAMPLE = ("tokens", "masks", "scores", "advantages", "ref_logprobs", "generation_params", "inference_logprobs")
+_EXAMPLE = (
+    *("tokens", "masks", "scores", "advantages", "ref_logprobs", "messages", "generation_params"),
+    *("inference_logprobs", "images"),
+)
 
 
 class _Environment(BaseModel):
@@ -65,10 +84,11 @@ class _Environment(BaseModel):
     env_id: int
 
 
-def create_app(queue: GroupQueue, *, key: str | None = None, most_bytes: int = 256 << 20) -> web.Application:
+def create_app(
+    queue: GroupQueue, trainer: TrainerInfo, *, key: str | None = None, most_bytes: int = 256 << 20
+) -> web.Application:
     """Creates the application. `key` None: none is required, and this machine alone is answered. `most_bytes`: of a
     body, decompressed."""
-    api = _Api(queue)
     app = web.Application(middlewares=[guard(key, "detail", HEALTH), _refuse], client_max_size=most_bytes)
 
     def route(method: str, path: str, answer: Callable[..., Any], body: Any = None) -> None:
@@ -80,124 +100,71 @@ def create_app(queue: GroupQueue, *, key: str | None = None, most_bytes: int = 2
             told = await asyncio.to_thread(lambda: answer() if given is None else answer(adapter.validate_json(given)))
             if path.startswith("/scored_data"):
                 queue.changed.set()
-            return web.Response(text=told) if isinstance(told, str) else web.json_response(told)
+            return web.json_response(told)
 
         app.router.add_route(method, path, handle)
 
-    route("GET", "/", lambda: {"message": "AtroposLib API, served by Gavel"})
-    route("GET", HEALTH, lambda: {"status": "ok"})
-    route("GET", "/status", lambda: {"current_step": queue.step, "queue_size": len(queue.waiting)})
-    route("GET", "/latest_example", api.latest_example)
-    route("GET", "/wandb_info", lambda: api.of_trainer(None, group="wandb_group", project="wandb_project"))
-    route("GET", "/info", lambda: api.of_trainer(-1, batch_size="batch_size", max_token_len="max_token_len"))
-    route("POST", "/register", api.register, TrainerRegistration)
-    route("POST", "/register-env", api.register_env, EnvRegistration)
-    route("POST", "/disconnect-env", api.disconnect_env, _Environment)
-    route("POST", "/scored_data", api.scored_data, AtroposGroup)
-    route("POST", "/scored_data_list", api.scored_data_list, list[AtroposGroup])
-    route("GET", "/status-env", api.status_env, _Environment)
-    route("GET", "/reset_data", api.reset_data)
-    lending = asyncio.Lock()
+    def of_trainer(**fields: str) -> Callable[[], dict[str, Any]]:
+        return lambda: {name: getattr(trainer, field) for name, field in fields.items()}
 
-    async def batch(request: web.Request) -> web.StreamResponse:
-        """Lends a batch, and records whether the client received it; if not, the next request gets it again."""
-        api.check_no_own("GET /batch")
-        if queue.peers.trainer is None:
-            message = "Trainer not registered. Call /register first."
-            return web.json_response({"status": "error", "message": message, "batch": []})
-        async with lending:
-            lent = await asyncio.to_thread(queue.lend)
-            if lent is None:
-                return web.json_response({"batch": None})
-            number, groups = lent
-            bodies = await asyncio.to_thread(lambda: ",".join(group.model_dump_json() for group in groups))
-            response = web.StreamResponse(headers={"Content-Type": "application/json"})
-            await response.prepare(request)
-            await response.write(f'{{"batch": [{bodies}], "batch_id": {number}}}'.encode())
-            if request.transport is not None and not request.transport.is_closing():
-                await asyncio.to_thread(queue.delivered, number)
-        await response.write_eof()
-        return response
+    def latest_example() -> dict[str, Any]:
+        group = queue.newest()
+        return {name: [] for name in _EXAMPLE} if group is None else group.model_dump(mode="json")
 
-    app.router.add_get("/batch", batch)
-    return app
+    def register_env(asked: EnvRegistration) -> dict[str, Any]:
+        env_id, name = queue.register_env(asked)
+        own = of_trainer(checkpoint_dir="checkpoint_dir", num_steps="num_steps")()
+        steps = {"starting_step": queue.step, "checkpoint_interval": 0}
+        return {"status": "success", "env_id": env_id, "wandb_name": name, **own, **steps}
 
-
-class _Api:
-    """The other routes' answers."""
-
-    def __init__(self, queue: GroupQueue) -> None:
-        self._queue = queue
-
-    def check_no_own(self, request: str) -> None:
-        """Raises `RefusedRequest` if the server has its own learner."""
-        if self._queue.space is not None:
-            raise RefusedRequest(
-                409,
-                f"{request} is refused: this server's own learner takes the batches",
-                "Start `gavel serve-atropos` without --model to hand them to another trainer.",
-            )
-
-    def latest_example(self) -> dict[str, Any]:
-        group = self._queue.newest()
-        return (
-            {name: [] for name in (*_EXAMPLE, "messages", "images")} if group is None else group.model_dump(mode="json")
-        )
-
-    def of_trainer(self, other: int | None, **fields: str) -> dict[str, Any]:
-        return {name: getattr(self._queue.peers.trainer, field, other) for name, field in fields.items()}
-
-    def register(self, body: TrainerRegistration) -> dict[str, Any]:
-        self.check_no_own("POST /register")
-        self._queue.register(body)
-        return {"uuid": uuid.uuid4().int}
-
-    def register_env(self, body: EnvRegistration) -> dict[str, Any]:
-        peers = self._queue.peers
-        if peers.trainer is None or not peers.started:
-            return {"status": "wait for trainer to start"}
-        env = self._queue.register_env(body)
-        return {
-            "status": "success",
-            "env_id": env.env_id,
-            "wandb_name": env.real_name,
-            "checkpoint_dir": peers.trainer.checkpoint_dir,
-            "starting_step": peers.step,
-            "checkpoint_interval": peers.trainer.save_checkpoint_interval,
-            "num_steps": peers.trainer.num_steps,
-        }
-
-    def disconnect_env(self, body: _Environment) -> dict[str, Any]:
-        if self._queue.disconnect_env(body.env_id):
+    def disconnect_env(named: _Environment) -> dict[str, Any]:
+        if queue.disconnect_env(named.env_id):
             return {"status": "success"}
-        return {"status": "failure", "error": f"there is no environment {body.env_id}"}
+        return {"status": "failure", "error": f"there is no environment {named.env_id}"}
 
-    def scored_data(self, body: AtroposGroup) -> dict[str, Any]:
-        (is_new,) = self._queue.accept([body])
+    def scored_data(group: AtroposGroup) -> dict[str, Any]:
+        (is_new,) = queue.accept([group])
         return {"status": "received", **({} if is_new else {"duplicate": True})}
 
-    def scored_data_list(self, body: list[AtroposGroup]) -> dict[str, Any]:
-        again = self._queue.accept(body).count(False)
-        return {"status": "received", "groups_processed": len(body), **({"duplicates": again} if again else {})}
+    def scored_data_list(groups: list[AtroposGroup]) -> dict[str, Any]:
+        again = queue.accept(groups).count(False)
+        return {"status": "received", "groups_processed": len(groups), **({"duplicates": again} if again else {})}
 
-    def status_env(self, body: _Environment) -> dict[str, Any]:
+    def status_env(named: _Environment) -> dict[str, Any]:
         """Sizes in groups of this environment's size: an environment pauses if several batches wait."""
-        peers, waiting = self._queue.peers, self._queue.waiting
-        env = next((each for each in peers.envs if each.env_id == body.env_id), None)
+        known, waiting = queue.environments, queue.waiting
+        env = next((each for each in known if each.id == named.env_id), None)
         if env is None:
-            raise RefusedRequest(404, f"there is no environment {body.env_id}", "Register it: POST /register-env")
-        own = [group.size for group in waiting if group.env_id == body.env_id]
-        size = max([env.registration.group_size, *own])
+            raise RefusedRequest(404, f"there is no environment {named.env_id}", "Register it: POST /register-env")
+        own = [group.size for group in waiting if group.env_id == env.id]
+        size, total = max([env.group_size, *own]), sum(each.weight for each in known if each.connected)
         return {
-            "current_step": peers.step,
+            "current_step": queue.step,
             "queue_size": sum(group.size for group in waiting) // size,
             "self_queue_size": sum(own) // size,
             "max_group_size": max((group.size for group in waiting), default=1),
             "unallocated_fraction": 1.0,
-            "env_weight": peers.share(env),
+            "env_weight": max(LEAST_WEIGHT, env.weight / total) if total > 0 else 1.0,
         }
 
-    def reset_data(self) -> str:
-        self.check_no_own("GET /reset_data")
-        self._queue.reset()
-        return "Reset successful"
+    def refuse_trainer() -> None:
+        raise RefusedRequest(
+            409,
+            "this server's own learner takes the batches",
+            "Another trainer gets them from atroposlib's server: run-api.",
+        )
+
+    route("GET", "/", lambda: {"message": "AtroposLib API, served by Gavel"})
+    route("GET", HEALTH, lambda: {"status": "ok"})
+    route("GET", "/status", lambda: {"current_step": queue.step, "queue_size": len(queue.waiting)})
+    route("GET", "/latest_example", latest_example)
+    route("GET", "/wandb_info", of_trainer(group="wandb_group", project="wandb_project"))
+    route("GET", "/info", of_trainer(batch_size="batch_size", max_token_len="max_token_len"))
+    route("POST", "/register-env", register_env, EnvRegistration)
+    route("POST", "/disconnect-env", disconnect_env, _Environment)
+    route("POST", "/scored_data", scored_data, AtroposGroup)
+    route("POST", "/scored_data_list", scored_data_list, list[AtroposGroup])
+    route("GET", "/status-env", status_env, _Environment)
+    for method, path in (("POST", "/register"), ("GET", "/batch"), ("GET", "/reset_data")):
+        route(method, path, refuse_trainer)
+    return app

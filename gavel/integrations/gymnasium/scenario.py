@@ -98,15 +98,15 @@ def gymnasium_scenario(
     form, names = _form_of(sample.action_space, actions, name)
     sample.close()
     train, held_out = chosen.drawn(lambda seed: Task(id=f"{name}-{seed}", user="", data={"seed": seed}))
-    kind = GymnasiumWorld if success is None else ThresholdWorld
     return Scenario(
         name,
         system=render("scenarios/gymnasium_system.j2", called=name, goal=goal).strip(),
-        environment=functools.partial(kind, make, form, names, describe, success),
+        environment=functools.partial(GymnasiumWorld, make, form, names, describe),
         tasks=train,
         held_out=held_out,
         max_turns=chosen.turns,
         rubric=render("scenarios/openenv_rubric.j2").strip(),
+        success=None if success is None else lambda trajectory: trajectory.metrics.get("raw_return", 0.0) >= success,
     )
 
 
@@ -147,12 +147,7 @@ class GymnasiumWorld(ToolWorld):
     """An episode of one seed."""
 
     def __init__(
-        self,
-        make: Callable[[], Any],
-        form: Any,
-        names: Sequence[str] | None,
-        describe: Describe | None,
-        success: float | None,
+        self, make: Callable[[], Any], form: Any, names: Sequence[str] | None, describe: Describe | None
     ) -> None:
         self._action = ""
 
@@ -166,7 +161,6 @@ class GymnasiumWorld(ToolWorld):
         self._make = make
         self._names = names
         self._describe = describe
-        self._threshold = success
         self._environment: Any = None
         self._sum = 0.0
         self._is_over = False
@@ -230,10 +224,3 @@ class GymnasiumWorld(ToolWorld):
             return await self._chance.run(self._episode, function)
         except Exception as error:
             raise WorldError(f"the environment failed: {described(error)}") from error
-
-
-class ThresholdWorld(GymnasiumWorld):
-    """A world whose episode succeeds at a min sum of rewards."""
-
-    def success(self, trajectory: Trajectory) -> bool:
-        return self._threshold is not None and self._sum >= self._threshold

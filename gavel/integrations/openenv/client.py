@@ -22,6 +22,8 @@ from gavel.llm.types import Message
 _MOST_BYTES = 100 * 2**20
 """Max bytes of a message, as in OpenEnv's own client."""
 _CONNECT_SECONDS, _CLOSE_SECONDS = 15.0, 3.0
+FULL, AGENTS, CLOSED = "CAPACITY_REACHED", "VALIDATION_ERROR", ("FACTORY_ERROR", "SESSION_ERROR")
+"""Codes of errors: there is no free session; the action is to blame; the server closes the connection."""
 _MORE_SESSIONS = "Start the server with more sessions (max_concurrent_envs), or raise wait=."
 
 
@@ -30,17 +32,20 @@ class OpenEnvError(GavelError):
 
 
 class RefusedError(OpenEnvError):
-    """The server answered with an error, and the session continues."""
+    """The server answered with an error, of this `code` and with this `data`."""
 
-    is_agents = False
-    """Whether the action is to blame: it is invalid by the server's schema."""
-
-
-class CapacityError(OpenEnvError):
-    """The server has no free session."""
-
-    sessions: int | None = None
-    """The server's number of sessions, if it reports it."""
+    def __init__(self, data: Message) -> None:
+        self.code, self.data = str(data.get("code", "")), data
+        problems: list[str] = []
+        for each in cast("list[Any]", data["errors"]) if isinstance(data.get("errors"), list) else []:
+            match each:
+                case {"loc": [*where], "msg": str(text)}:
+                    problems.append(f"{'.'.join(map(str, where)) or 'action'}: {text}")
+                case _:
+                    problems.append(f"{each!r:.200}")
+        told = "; ".join(problems) or str(data.get("message") or "no reason is given")
+        remedy = _MORE_SESSIONS if self.code == FULL else ""
+        super().__init__(f"the server answered {self.code or 'with an error'}: {told[:500]}", remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ class Session:
     async def _ask(self, kind: str, data: Message, wanted: str) -> Message:
         """The data of the response, of the type `wanted`.
 
-        Raises `CapacityError`, `RefusedError` for an error that leaves the session, `OpenEnvError` for anything else.
+        Raises `RefusedError` for an error of the server, `OpenEnvError` for anything else.
         """
         assert self._socket is not None
         url, seconds = self._server.url, self._server.seconds
@@ -137,7 +142,7 @@ class Session:
         self._is_whole = True
         match message:
             case {"type": "error", "data": {**told}}:
-                raise _error(cast(Message, told))
+                raise RefusedError(cast(Message, told))
             case {"type": found, "data": {**told}} if found == wanted:
                 return cast(Message, told)
             case _:
@@ -155,28 +160,6 @@ class Session:
         finally:
             self._server.opened -= 1
             await self._client.close()
-
-
-def _error(data: Message) -> OpenEnvError:
-    """The error of a message about one."""
-    code, message = str(data.get("code", "")), str(data.get("message") or "no reason is given")
-    if code == "CAPACITY_REACHED":
-        full, sessions = CapacityError(message, _MORE_SESSIONS), data.get("max_sessions")
-        full.sessions = sessions if isinstance(sessions, int) and sessions > 0 else None
-        return full
-    problems: list[str] = []
-    for each in cast("list[Any]", data["errors"]) if isinstance(data.get("errors"), list) else []:
-        match each:
-            case {"loc": [*where], "msg": str(text)}:
-                problems.append(f"{'.'.join(map(str, where)) or 'action'}: {text}")
-            case _:
-                problems.append(f"{each!r:.200}")
-    told = f"the server answered {code or 'with an error'}: {('; '.join(problems) or message)[:500]}"
-    if code in ("FACTORY_ERROR", "SESSION_ERROR"):  # after which the server closes the connection
-        return OpenEnvError(told)
-    refused = RefusedError(told)
-    refused.is_agents = code == "VALIDATION_ERROR"
-    return refused
 
 
 @dataclass(eq=False)
@@ -209,9 +192,10 @@ class OpenEnvServer:
                     return session, await session.reset(data)
                 except BaseException as error:
                     await session.close()
-                    if not isinstance(error, CapacityError):
+                    if not isinstance(error, RefusedError) or error.code != FULL:
                         raise
-                    full, self.sessions = error, min(self.sessions, error.sessions or self.sessions)
+                    full, most = error, error.data.get("max_sessions")
+                    self.sessions = min(self.sessions, most) if isinstance(most, int) and most > 0 else self.sessions
             if time.monotonic() + pause > until:
                 raise full
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))

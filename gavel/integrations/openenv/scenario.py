@@ -6,8 +6,7 @@ refuses is a tool error. An agent without tool calls plays `react:openenv:URL`.
 Tasks are those that the server lists (splits `train` and `test`), or seeds. Training tasks are never held out. The
 third consecutive failure of the environment, a lost server and a missing response fail the episode with the reason. An
 action that violates the schema is the agent's fault, and never fails it. Rewards are kept among the metrics, for
-comparison only: `raw_return` is their sum, `raw_reward` the last one, and `environment_reward` the sum, normalised
-where the range is known.
+comparison only: `raw_return` and `environment_reward` are their sum, `raw_reward` is the last one.
 """
 
 import functools
@@ -21,10 +20,18 @@ from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 import httpx
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from gavel.base.network import is_on_this_machine, server_address
-from gavel.integrations.openenv.client import OpenEnvError, OpenEnvServer, RefusedError, Session, Stepped
+from gavel.integrations.openenv.client import (
+    AGENTS,
+    CLOSED,
+    OpenEnvError,
+    OpenEnvServer,
+    RefusedError,
+    Session,
+    Stepped,
+)
 from gavel.llm.types import Message
 from gavel.prompts import render
 from gavel.scenarios.environment import ToolWorld
@@ -50,13 +57,8 @@ class Options(SeedOptions):
 
     turns: int | None = Field(default=None, ge=1)
     """Max turns of the agent; by default the server's limit, or 20."""
-    show: str | None = None
-    """Observation fields shown to the agent, separated by commas; by default all non-empty ones."""
     success: float | None = None
     """Min sum of rewards of a successful episode."""
-    low: float | None = None
-    high: float | None = None
-    """Range of the sum of rewards: `environment_reward` is then normalised to 0..1."""
     seconds: float = Field(default=60.0, gt=0)
     """Timeout in seconds of one response."""
     wait: float = Field(default=1800.0, gt=0)
@@ -65,14 +67,6 @@ class Options(SeedOptions):
     """Max open sessions; fewer if the server says so."""
     token: str | None = None
     """Environment variable whose value is sent as a bearer token."""
-
-    @model_validator(mode="after")
-    def _range(self) -> "Options":
-        if (self.low is None) != (self.high is None):
-            raise ValueError("low and high belong together")
-        if self.low is not None and self.high is not None and not self.low < self.high:
-            raise ValueError("low must be below high")
-        return self
 
     def headers(self) -> dict[str, str]:
         """The request headers. Raises `ScenarioError` if the variable that `token` names is not set."""
@@ -109,18 +103,19 @@ def scenario_at(address: str) -> Scenario:
     action, told = cast(Message, action), cast(Message, about) if isinstance(about, dict) else {}
     name, description = str(told.get("name") or urlsplit(url).netloc), str(told.get("description") or "")
     server = OpenEnvServer(url, headers, options.seconds, options.wait, options.sessions)
-    kind = OpenEnvWorld if options.success is None else ThresholdWorld
+    least = options.success
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "environment"
     return Scenario(
         f"openenv-{plain}",
         system=render("scenarios/openenv_system.j2", called=name, description=description, mcp=is_mcp(action)).strip(),
-        environment=functools.partial(kind, server, options, action),
+        environment=functools.partial(OpenEnvWorld, server, action),
         tasks=train,
         held_out=held_out,
         max_turns=options.turns or told.get("max_turns") or _TURNS,
         max_tool_characters=_MOST_CHARACTERS,
         call_seconds=options.wait + options.seconds + 60,
         rubric=render("scenarios/openenv_rubric.j2").strip(),
+        success=None if least is None else lambda trajectory: trajectory.metrics.get("raw_return", 0.0) >= least,
     )
 
 
@@ -297,10 +292,9 @@ def _alternatives(schema: Message) -> list[Message]:
 class OpenEnvWorld(ToolWorld):
     """An episode of one task."""
 
-    def __init__(self, server: OpenEnvServer, options: Options, action: Message) -> None:
+    def __init__(self, server: OpenEnvServer, action: Message) -> None:
         """`action`: the schema of its actions."""
         self._server = server
-        self._options = options
         self._is_mcp = is_mcp(action)
         self._tools = [] if self._is_mcp else action_tools(action)
         self._session: Session | None = None
@@ -318,7 +312,7 @@ class OpenEnvWorld(ToolWorld):
             self._tools = mcp_tools(await self._session.tools())
         self.schemas = [tool.schema for tool in self._tools]
         # A request needs a first message, also of an environment that is silent at reset.
-        return self._shown(first) or text_of(first.metadata) or "Begin."
+        return text_of(first.observation) or text_of(first.metadata) or "Begin."
 
     async def call(self, name: str, arguments: str) -> ToolResult:
         tool = next((each for each in self._tools if each.name == name), None)
@@ -339,7 +333,7 @@ class OpenEnvWorld(ToolWorld):
             case {"tool_name": str(), "result": result}:
                 text, failed = tool_text(result)
             case _:
-                text, failed = self._shown(answer), False
+                text, failed = text_of(answer.observation), False
         return ToolResult(text, error=failed, done=answer.done)
 
     async def observe(self, action: str) -> str | None:
@@ -347,10 +341,7 @@ class OpenEnvWorld(ToolWorld):
         return None if self._is_mcp else render("scenarios/openenv_reminder.j2", tools=names).strip()
 
     def reward(self, trajectory: Trajectory) -> float:
-        low, high = self._options.low, self._options.high
-        if low is None or high is None:
-            return self._sum
-        return min(max((self._sum - low) / (high - low), 0.0), 1.0)
+        return self._sum
 
     async def close(self) -> None:
         if self._session is not None:
@@ -362,7 +353,9 @@ class OpenEnvWorld(ToolWorld):
         try:
             answer = await self._session.step(action)
         except RefusedError as error:
-            self._refusals = 0 if error.is_agents else self._refusals + 1
+            if error.code in CLOSED:
+                raise OpenEnvError(error.message) from error
+            self._refusals = 0 if error.code == AGENTS else self._refusals + 1
             self._metrics["environment_errors"] = self._metrics.get("environment_errors", 0) + 1
             if self._refusals == _REFUSALS_IN_A_ROW:
                 raise OpenEnvError(
@@ -380,26 +373,10 @@ class OpenEnvWorld(ToolWorld):
             self._sum += answer.reward
             self._metrics |= {"raw_reward": answer.reward, "raw_return": self._sum}
 
-    def _shown(self, answer: Stepped) -> str:
-        show = self._options.show
-        return text_of(answer.observation, None if show is None else [name.strip() for name in show.split(",")])
 
-
-class ThresholdWorld(OpenEnvWorld):
-    """A world whose episode succeeds at a min sum of rewards."""
-
-    def success(self, trajectory: Trajectory) -> bool:
-        assert self._options.success is not None
-        return self._sum >= self._options.success
-
-
-def text_of(observation: Message, fields: Sequence[str] | None = None) -> str:
-    """The observation as text for the agent: its single non-empty field if that is a text, else all fields as JSON.
-
-    `fields`: the ones to show.
-    """
-    names = observation if fields is None else [name for name in fields if name in observation]
-    shown = {name: observation[name] for name in names if observation[name] not in (None, "", [], {})}
+def text_of(observation: Message) -> str:
+    """The observation as text for the agent: its single non-empty field if that is a text, else all fields as JSON."""
+    shown = {name: value for name, value in observation.items() if value not in (None, "", [], {})}
     if not shown:
         return ""
     (first, *more) = shown.values()

@@ -13,7 +13,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator
@@ -139,15 +138,18 @@ def scenario_at(address: str) -> Scenario:
     return tau2(cast(Domain, address))
 
 
-def tau2(domain: Domain, user: str | ModelCallable | None = None, python: str | None = None) -> Scenario:
+def tau2(domain: Domain, user: str | ModelCallable | None = None) -> Scenario:
     """The scenario `tau2_retail` or `tau2_airline`: trains on the benchmark's split "train", holds out its "test".
 
     `user` plays the customer: a model, or a function `(messages, schema) -> str`; by default the model that
-    GAVEL_USER_MODEL names. `python`: the interpreter whose environment has the package; by default
-    GAVEL_TAU2_PYTHON, or this one. Raises `ScenarioError` without a user or the package.
+    GAVEL_USER_MODEL names. Raises `ScenarioError` without a user or the package.
     """
-    python = python or os.environ.get("GAVEL_TAU2_PYTHON") or sys.executable
-    package = _Package(domain, python, _find_server(domain, python))
+    spec, distribution = importlib.util.find_spec(f"tau2_{domain}_mcp"), f"tau2-{domain}-mcp-eval"
+    if spec is None or spec.origin is None:
+        raise ScenarioError(
+            f"the scenario tau2_{domain} needs the package {distribution}.", f"pip install {distribution}"
+        )
+    package = _Package(domain, Path(spec.origin).with_name("server.py"))
     chosen = user or os.environ.get("GAVEL_USER_MODEL")
     if not chosen:
         raise ScenarioError(
@@ -211,7 +213,6 @@ class _Package:
     """The installed package of a domain."""
 
     domain: Domain
-    python: str
     server: Path
     """The server's source file."""
     _wanted: dict[str, str] = field(default_factory=dict[str, str])
@@ -223,7 +224,7 @@ class _Package:
     def start(self, folder: Path, case: _Case) -> Tau2Server:
         """A server that stores its records in the folder."""
         env = {f"TAU2_{self.domain.upper()}_MCP_STATE_DIR": str(folder)}
-        return Tau2Server((self.python, str(self.server)), env=env, domain=self.domain, case=case.id)
+        return Tau2Server((sys.executable, str(self.server)), env=env, domain=self.domain, case=case.id)
 
     async def wanted(self, case: _Case) -> str:
         """The digest of the records after the actions that the task lists."""
@@ -251,24 +252,3 @@ async def _digest(folder: Path) -> str:
         return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
 
     return await asyncio.to_thread(read)
-
-
-def _find_server(domain: Domain, python: str) -> Path:
-    """The source file of a domain's server, in the environment of an interpreter. Raises `ScenarioError`."""
-    module, distribution = f"tau2_{domain}_mcp", f"tau2-{domain}-mcp-eval"
-    if python == sys.executable:
-        spec = importlib.util.find_spec(module)
-        origin = spec.origin if spec else None
-    else:
-        code = f"import importlib.util as u; s = u.find_spec({module!r}); print(s.origin if s else '')"
-        try:
-            done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise ScenarioError(f"{python} cannot be run: {error}", "Mend GAVEL_TAU2_PYTHON.") from error
-        origin = done.stdout.strip()
-    if not origin:
-        raise ScenarioError(
-            f"the scenario tau2_{domain} needs the package {distribution}, which {python} does not have.",
-            f"{python} -m pip install {distribution}; or name an interpreter that has it: GAVEL_TAU2_PYTHON.",
-        )
-    return Path(origin).with_name("server.py")

@@ -8,5 +8,5 @@ OpenAI-compatible endpoint.
 
 import lazy_loader
 
-_OFFERED = {"reward": ["finalize", "rubric_func"]}
+_OFFERED = {"reward": ["finalize"]}
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_OFFERED)

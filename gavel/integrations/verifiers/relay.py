@@ -62,11 +62,7 @@ class Relay:
             return _problem(400, f"the body is no JSON: {error}")
         if not isinstance(body, dict) or not isinstance(cast(Message, body).get("messages"), list):
             return _problem(400, "messages are missing")
-        return await self._sample(request, cast(Message, body), *known)
-
-    async def _sample(
-        self, request: web.Request, body: Message, episode: Episode, recorded: Trajectory
-    ) -> web.StreamResponse:
+        (episode, recorded), body = known, cast(Message, body)
         model, tools = episode.model, cast("list[Message] | None", body.get("tools"))
         assert model is not None
         asked: Message = {name: body[name] for name in _PASSED if body.get(name) is not None}

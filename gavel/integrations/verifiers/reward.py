@@ -8,34 +8,14 @@
 
 Written against `Env.finalize` of verifiers 0.4.0 and 0.3.1. A trace without a reward would count as 0.0 there
 (`Trace.reward`), so one that the judge did not score is marked as failed, and trainers leave it out.
-
-Before 0.2 (and in its `verifiers.legacy` until 0.3) a `Rubric` scores groups:
-
-    rubric = vf.Rubric(funcs=[gavel.integrations.verifiers.rubric_func("openai/gpt-5-mini", rubric="…")])
-    env = vf.SingleTurnEnv(dataset=dataset, rubric=rubric)
-
-Written against `Rubric.score_group` of verifiers 0.1.14. It makes 0.0 for all rollouts of what a function raises, so
-nothing is raised there: a rollout without a score has an `error`, with which trainers leave it out.
 """
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel
-
-from gavel.integrations._rewards import (
-    JudgeLike,
-    Scored,
-    Scorer,
-    Side,
-    Unscored,
-    checked,
-    member,
-    truth_metadata,
-    with_mean,
-)
+from gavel.integrations._rewards import JudgeLike, Scored, Scorer, Unscored, truth_metadata
 from gavel.integrations.verifiers.formats import trace_trajectory
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
@@ -125,58 +105,3 @@ def _record(traces: Sequence[Trace], scored: Sequence[Scored], name: str, weight
 def _fail(traces: Iterable[Trace], error: Exception) -> None:
     for trace in traces:
         trace.record_error(error)
-
-
-State = Any
-"""A `verifiers.types.State`."""
-RubricUnscored = Literal["group", "member"]
-
-
-def rubric_func(
-    judge: JudgeLike | None = None,
-    *,
-    rubric: Rubric | str | None = None,
-    name: str = "judge",
-    unscored: RubricUnscored = "group",
-) -> Callable[[list[State]], Awaitable[list[float]]]:
-    """A function for `vf.Rubric(funcs=[…])`, which scores the rollouts of an example; `name` is that of its metric.
-
-    `judge`: a model, a judge or a service's address (see `Scorer`). The example's `answer`, or `reference`, `rubric`
-    and `criteria` in its `info`, are shown to the judge. `unscored`: "group" puts an `error` on all rollouts when one
-    has no score, "member" on that one alone; such a rollout's number is the mean of the others, which leaves their
-    advantages. Rollouts that failed before are not judged, and rollouts that are all alike have an `error`.
-    """
-    checked(unscored, RubricUnscored)
-    reward = partial(_score_group, Scorer(judge, rubric, unscored))  # a class can be pickled, and named
-    reward.__name__ = name  # type: ignore[attr-defined]
-    return reward
-
-
-async def _score_group(scorer: Scorer, states: list[State]) -> list[float]:
-    finished = [state for state in states if state.get("error") is None]
-    if not finished:
-        return [0.0] * len(states)
-    try:
-        scored = await scorer.score(map(_of_state, finished))
-        rewards = [one.reward for one in scored]
-        errors: list[Exception] = [JudgeError(f"the judge gave no reward: {one.reason}.") for one in scored]
-    except Exception as error:
-        rewards, errors = [None] * len(finished), [error] * len(finished)
-    by_state = {id(state): reward for state, reward in zip(finished, rewards, strict=True)}
-    for state, why in zip(finished, errors, strict=True):
-        if by_state[id(state)] is None:
-            state["error"] = why
-    return with_mean([by_state.get(id(state)) for state in states])
-
-
-def _of_state(state: State) -> Trajectory:
-    status = "truncated" if state.get("is_truncated") else "finished"
-    info = state.get("info")
-    truth = truth_metadata(info if isinstance(info, dict) else {}, state.get("answer"))  # pyright: ignore[reportUnknownArgumentType]
-    return member(_side(state["prompt"]), _side(state.get("completion") or ""), status=status, metadata=truth)
-
-
-def _side(said: Any) -> Side:
-    if isinstance(said, str):
-        return said
-    return [each.model_dump(mode="json", exclude_none=True) if isinstance(each, BaseModel) else each for each in said]

@@ -7,20 +7,21 @@ A row's `prompt` is the conversation as it stands, system messages and examples 
 the judge as the reference, and never to the agent. verl itself is needed only by rewards and tools that import it.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import BaseModel, Field
 
-from gavel.integrations.verl.dataset import ComputeScore, load_compute_score, read_tasks
+from gavel.integrations.verl.dataset import load_compute_score, read_tasks
 from gavel.integrations.verl.tools import VerlTools
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.packaged_world import parsed
+from gavel.scenarios.rollout import Conversation, EpisodeTools
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
+from gavel.scenarios.tools import Toolbox
 from gavel.scenarios.trajectory import Trajectory
 
 _SHOW = "Write verl:train.parquet?held_out=test.parquet&reward=module:function (docs/bridges.md)."
@@ -45,44 +46,49 @@ class VerlOptions(BaseModel):
     """Max seconds of an episode."""
     reference: bool = True
     """Whether the judge is shown the ground truth."""
-    name: str = ""
-    """Name of the scenario and of its runs; by default verl_ and the file's name."""
 
 
-def verl_scenario(
-    address: str,
-    *,
-    compute_score: Callable[..., object] | None = None,
-    rubric: str | None = None,
-) -> Scenario:
+def verl_scenario(address: str) -> Scenario:
     """The scenario of a verl dataset. `address`: the part after `verl:`, a path and options.
 
-    `compute_score`: in place of the address's `reward`. `rubric`: for the judge. Raises `ScenarioError` for unreadable
-    data and failing imports.
+    Raises `ScenarioError` for unreadable data and failing imports.
     """
     path, options, _ = parsed("verl", address, VerlOptions, all_known=True)
     if not path:
         raise ScenarioError("verl: names no file", _SHOW)
-    if options.success is not None and options.reward is None and compute_score is None:
+    if options.success is not None and options.reward is None:
         raise ScenarioError("success= needs a reward to compare with", f"Add reward=module:function. {_SHOW}")
     file = Path(path).expanduser()
-    score = load_compute_score(options.reward) if options.reward and not compute_score else None
-    if compute_score is not None:
-        score = ComputeScore(compute_score)
+    score = None if options.reward is None else load_compute_score(options.reward)
     held_out = options.held_out and read_tasks(options.held_out.expanduser(), None, reference=options.reference)
     tools = None if options.tools is None else VerlTools(options.tools.expanduser())
 
     async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
-        return await _play(tools, options.turns, model, task, episode)
+        """Plays until a turn calls no tool or reaches its token limit, or `turns` are used up; without tools a single
+        turn answers. Raises `NoTurnError`, which the rollout's caller reports."""
+        trajectory = episode.trajectory
+        trajectory.messages_and_choices = [*cast("list[Message]", task.data["prompt"])]
+        trajectory.metrics["tool_reward"] = 0.0
+        offered = EpisodeTools(Toolbox(()), episode)
+        if tools is not None:
+            info: Any = task.data.get("extra_info") or {}
+            tools.offer(offered, info.get("tools_kwargs") or {}, trajectory.metrics)
+        talk = Conversation(episode, model, trajectory, offered)
+        for _ in range(options.turns):
+            choice = await talk.take_turn(episode.seed)
+            if choice is None or choice.finish_reason == "length" or tools is None or not choice.message.tool_calls:
+                return trajectory
+            await talk.answer_calls(choice)
+        talk.truncate(f"{options.turns} turns were used up")
+        return trajectory
 
     return Scenario(
-        options.name or f"verl_{file.stem}",
+        f"verl_{file.stem}",
         tasks=read_tasks(file, options.tasks, reference=options.reference),
         held_out=held_out or 0.2,
         rollout=play,
         max_turns=options.turns,
         max_seconds=options.seconds,
-        rubric=rubric,
         hand_reward=score,
         success=None if score is None or (least := options.success) is None else lambda found: score(found) >= least,
     )
@@ -90,35 +96,3 @@ def verl_scenario(
 
 scenario_at = verl_scenario
 """The name by which `verl:ADDRESS` is found."""
-
-
-async def _play(tools: VerlTools | None, turns: int, model: ChatModel, task: Task, episode: Episode) -> Trajectory:
-    """Plays until a turn calls no tool, reaches its token limit, or `turns` are used up; without tools a single turn
-    answers. Raises `NoTurnError`, which the rollout's caller reports."""
-    trajectory = episode.trajectory
-    trajectory.metrics = {"turns": 0, "tool_errors": 0, "tool_reward": 0.0}
-    trajectory.messages_and_choices = [*cast("list[Message]", task.data["prompt"])]
-    trajectory.tools = None if tools is None else tools.schemas
-    info: Any = task.data.get("extra_info") or {}
-    client, name = model.openai_client(), model.get_inference_name()
-    for turn in range(turns):
-        seed = None if episode.seed is None else episode.seed + turn
-        _, choice = await episode.sample(
-            client, name, trajectory.messages(), trajectory.tools or (), seed=seed, fields=episode.fields
-        )
-        trajectory.messages_and_choices.append(choice)
-        trajectory.metrics["turns"] = turn + 1
-        if choice.finish_reason == "length":
-            trajectory.status, trajectory.status_reason = "truncated", "a turn reached its token limit"
-            return trajectory
-        if tools is None or not choice.message.tool_calls:
-            return trajectory
-        for call in choice.message.tool_calls:
-            called = (call.function.name, call.function.arguments) if call.type == "function" else (call.type, "{}")
-            answer = await tools.call(*called, info.get("tools_kwargs") or {})
-            trajectory.metrics["tool_errors"] += answer.error
-            trajectory.metrics["tool_reward"] += answer.reward
-            told: Message = {"role": "tool", "tool_call_id": call.id, "content": answer.text}
-            trajectory.messages_and_choices.append(told)
-    trajectory.status, trajectory.status_reason = "truncated", f"{turns} turns were used up"
-    return trajectory

@@ -17,7 +17,6 @@ import functools
 import importlib
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -25,19 +24,12 @@ from uuid import uuid4
 import yaml
 
 from gavel.llm.types import Message
+from gavel.scenarios.rollout import EpisodeTools
 from gavel.scenarios.scenario import ScenarioError, find_scenario
 from gavel.scenarios.task import Task
+from gavel.scenarios.tools import ToolResult
 
 _SHAPE = "verl's YAML has tools: a list of class_name, config and tool_schema."
-
-
-@dataclass(frozen=True, slots=True)
-class ToolAnswer:
-    """The result of a tool call."""
-
-    text: str
-    reward: float = 0.0
-    error: bool = False
 
 
 class VerlTools:
@@ -64,23 +56,26 @@ class VerlTools:
             self._tools[name] = tool
             self.schemas.append(schema)
 
-    async def call(self, name: str, arguments: str, tools_kwargs: Message) -> ToolAnswer:
-        """Executes one call of the agent. `tools_kwargs`: from the row, by the tool's name."""
-        tool = self._tools.get(name)
-        if tool is None:
-            return ToolAnswer(f"Unknown function '{name}'. Available tools: {', '.join(self._tools)}", error=True)
+    def offer(self, offered: EpisodeTools, tools_kwargs: Message, metrics: dict[str, Any]) -> None:
+        """Gives the tools to an episode. `tools_kwargs`: from the row, by the tool's name. Rewards of calls are added
+        to the metric `tool_reward`."""
+        for schema in self.schemas:
+            name = schema["function"]["name"]
+            offered.add(schema, functools.partial(self._call, name, tools_kwargs.get(name) or {}, metrics))
+
+    async def _call(self, name: str, kwargs: Message, metrics: dict[str, Any], arguments: str) -> ToolResult:
+        tool, instance = self._tools[name], None
         try:
             given: Any = json.loads(arguments or "{}")
         except ValueError as error:
-            return ToolAnswer(f"Invalid JSON in arguments for '{name}': {error}", error=True)
-        kwargs: Message = tools_kwargs.get(name) or {}
-        instance: str | None = None
+            return ToolResult(f"Invalid JSON in arguments for '{name}': {error}", error=True)
         try:
             instance, _ = await tool.create(create_kwargs=kwargs.get("create_kwargs", {}))
             response, reward, _ = await tool.execute(instance, given)
-            return ToolAnswer(str(response.text or ""), float(reward or 0.0))
+            metrics["tool_reward"] += float(reward or 0.0)
+            return ToolResult(str(response.text or ""))
         except Exception as error:
-            return ToolAnswer(f"Error executing tool '{name}': {type(error).__name__}: {error}", error=True)
+            return ToolResult(f"Error executing tool '{name}': {type(error).__name__}: {error}", error=True)
         finally:
             if instance is not None:
                 await tool.release(instance)

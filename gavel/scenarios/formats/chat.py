@@ -106,7 +106,7 @@ def messages(items: Any, where: str) -> tuple[list[Message], str]:
 
 def as_chat(items: Sequence[Message]) -> list[Message]:
     """Converts messages of a program; a message of no known form is kept unchanged."""
-    return _link_results(_convert_all(items, None)[0])
+    return list(items) if all(map(_is_openais, items)) else _link_results(_convert_all(items, None)[0])
 
 
 def is_bookkeeping(key: str, value: Any) -> bool:
@@ -165,6 +165,29 @@ def _convert_all(items: Sequence[Any], where: str | None) -> tuple[list[Message]
             else:
                 found.append(message)
     return found, forms
+
+
+def _is_openais(message: Any) -> bool:
+    """Whether it is a text, tool calls with ids, or the result of one in OpenAI's form, and nothing else, as most
+    messages are."""
+    match message:
+        case {"role": "tool", "tool_call_id": str(number), "content": str()}:
+            return len(message) == 3 and bool(number)
+        case {"role": "assistant", "tool_calls": [*calls], "content": str() | None}:
+            return len(message) == 3 and all(map(_is_openais_call, calls))
+        case {"role": str(role), "content": str()}:
+            is_known = role == KNOWN_ROLES.get(role.lower(), role) and role not in _CALLING
+            return len(message) == 2 and is_known and role not in ("tool", "function")
+        case _:
+            return False
+
+
+def _is_openais_call(call: Any) -> bool:
+    match call:
+        case {"id": str(number), "function": {"arguments": str()}}:
+            return bool(number)
+        case _:
+            return False
 
 
 def _goes_on(last: Message, message: Message) -> bool:

@@ -1,7 +1,7 @@
 """Exports trajectories to a file in another program's format, or to an OTLP endpoint.
 
-    told = export_file(stored, "verifiers", Path("traces.jsonl"))
-    told.summary       # "wrote 1,600 attempts of 200 groups as verifiers traces to traces.jsonl"
+    told = export_file(stored, "agenttraj", Path("explored.jsonl"))
+    told.summary       # "wrote 1,600 attempts of 200 groups as AgentTraj conversations to explored.jsonl"
     told.notes         # ["left out or changed: 3 × …"]
 
 A file appears once it is complete, and nothing is overwritten. Groups are written one at a time, so that an export may
@@ -99,7 +99,7 @@ def export_file(
     margin: float = MARGIN,
     above: float | None = None,
 ) -> Exported:
-    """Writes all attempts. `out`: a file or directory, or for `otel` the http address of a collector.
+    """Writes all attempts. `out`: a file, or for `otel` the http address of a collector.
 
     `model`: the policy's name, if known. `margin`: for `dpo`, the min difference of two
     scores that is a preference; `above`: for `sft`, the threshold that a conversation's score must exceed. Raises
@@ -126,7 +126,7 @@ def export_file(
     else:
         path = Path(out)
         _check_name(path, export)
-        _write(path, export, export.documents(passing(), model, losses))
+        _write(path, export.documents(passing(), model, losses))
         if form in ("dpo", "sft") and losses.groups == len(sizes):
             path.unlink()
             raise ExportError(f"nothing to write as {export.title}: {'; '.join(losses.notes())}.", _NOTHING[form])
@@ -140,20 +140,16 @@ def _check_name(path: Path, export: Export) -> None:
     if path.exists() or path.is_symlink():
         raise ExportError(f"{path} exists already.", "Give another -o; nothing is written over.")
     if path.suffix not in export.suffixes:
-        ways = " or ".join(f"a file that ends in {each}" if each else "a directory" for each in export.suffixes)
-        raise ExportError(f"{export.title} cannot be written to {path}.", f"Give -o {ways}.")
+        ways = " or ".join(export.suffixes)
+        raise ExportError(f"{export.title} cannot be written to {path}.", f"Give -o a file that ends in {ways}.")
 
 
-def _write(path: Path, export: Export, documents: Iterable[Message]) -> None:
-    """Writes a file, or a directory with the format's file."""
+def _write(path: Path, documents: Iterable[Message]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as unfinished:
-            file = unfinished if path.suffix else unfinished / export.file
-            file.parent.mkdir(exist_ok=True)
-            with file.open("w", encoding="utf-8") as stream:
-                for each in documents:
-                    stream.write(f"{json.dumps(each, ensure_ascii=False, allow_nan=False, separators=(',', ':'))}\n")
+        with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
+            for each in documents:
+                stream.write(f"{json.dumps(each, ensure_ascii=False, allow_nan=False, separators=(',', ':'))}\n")
     except OSError as error:
         raise ExportError(f"{path} cannot be written: {error.strerror or error}", "Give another -o.") from error
 

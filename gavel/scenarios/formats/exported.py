@@ -114,10 +114,9 @@ class Export:
 
     title: str
     suffixes: tuple[str, ...]
-    """Allowed file name suffixes of an output; an empty suffix is a directory, with `file` in it."""
+    """Allowed file name suffixes of an output."""
     documents: Callable[[Iterable[StoredGroup], str | None, Losses], Iterator[dict[str, Any]]]
     """Converts groups and the policy's name, if known, to documents, each a line of JSON."""
-    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

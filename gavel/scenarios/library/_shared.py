@@ -1,20 +1,16 @@
-"""What the shipped scenarios have in common: texts by name, tasks by number, a check, players' moves, and grids."""
+"""What the shipped scenarios have in common: texts by name, tasks by number, a check, and players' moves."""
 
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import cycle
-from typing import Any, TypeVar
+from typing import Any
 
 from gavel.prompts import render
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.scripted_agent import Call, Player, Turns
 from gavel.scenarios.task import DrawnTasks, Task
 from gavel.scenarios.trajectory import Trajectory
-
-DIRECTIONS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
-Cell = tuple[int, int]
-_P = TypeVar("_P")
 
 
 def shipped(
@@ -61,23 +57,6 @@ def playing(turns: Iterable[Call | str]) -> Turns:
 def repeating(*words: str) -> Player:
     """A player that says these, one a turn, again and again."""
     return lambda _task, _opening, _dice: playing(cycle(words))
-
-
-def beside(cell: Cell) -> dict[str, Cell]:
-    """The cell in each direction, whether or not it belongs to the world."""
-    x, y = cell
-    return {name: (x + dx, y + dy) for name, (dx, dy) in DIRECTIONS.items()}
-
-
-def shortest_ways(start: _P, exits: Callable[[_P], Mapping[str, _P]]) -> dict[_P, list[str]]:
-    """The directions of a shortest way to each reachable place, the nearest places first."""
-    ways: dict[_P, list[str]] = {start: []}
-    for place in (queue := [start]):
-        for direction, other in exits(place).items():
-            if other not in ways:
-                ways[other] = [*ways[place], direction]
-                queue.append(other)
-    return ways
 
 
 def move_in(action: str) -> str:

@@ -5,17 +5,37 @@ The straight way is often a dead end, so the agent must remember its path, and b
 
 import random
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pydantic import BaseModel
 
-from gavel.scenarios.library._shared import DIRECTIONS, Cell, beside, drawn, move_in, shipped, shortest_ways
+from gavel.scenarios.library._shared import drawn, move_in, shipped
 from gavel.scenarios.scripted_agent import Player, Turns
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 
 SIZE = 6
+DIRECTIONS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
+Cell = tuple[int, int]
+
+
+def beside(cell: Cell) -> dict[str, Cell]:
+    """The cell in each direction, whether or not it belongs to the maze."""
+    x, y = cell
+    return {name: (x + dx, y + dy) for name, (dx, dy) in DIRECTIONS.items()}
+
+
+def shortest_ways(start: Cell, ways: Callable[[Cell], Iterable[str]]) -> dict[Cell, list[str]]:
+    """The directions of a shortest way to each reachable cell, the nearest cells first."""
+    found: dict[Cell, list[str]] = {start: []}
+    for cell in (queue := [start]):
+        for direction in ways(cell):
+            if (other := beside(cell)[direction]) not in found:
+                found[other] = [*found[cell], direction]
+                queue.append(other)
+    return found
 
 
 def _door(cell: Cell, other: Cell) -> tuple[Cell, Cell]:
@@ -126,7 +146,7 @@ def expert(task: Task, opening: str, dice: random.Random) -> Turns:
     while True:
         ways[cell] = _ways(said)
         target = _exit_from(said, cell)
-        paths = shortest_ways(cell, lambda known: {way: beside(known)[way] for way in ways.get(known, ())})
+        paths = shortest_ways(cell, lambda known: ways.get(known, ()))
         unseen = [each for each in paths if each not in ways]
         goal = min(unseen, key=lambda each: len(paths[each]) + abs(target[0] - each[0]) + abs(target[1] - each[1]))
         step = paths[goal][0]

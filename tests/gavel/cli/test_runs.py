@@ -157,11 +157,10 @@ def stored_run(path: Path) -> Path:
 
 def test_a_run_s_trajectories_are_written_and_what_is_lost_is_named(tmp_path: Path) -> None:
     stored_run(tmp_path / "runs" / "desk" / "one")
-    done = succeed("export", "trajectories", "desk/one", "--format", "verifiers", "-o", "all.jsonl", cwd=tmp_path)
-    assert done.stdout.strip() == "wrote 6 attempts of 3 groups as verifiers traces to all.jsonl"
-    assert "left out or changed: 3 × tool call without an id" in done.stderr
-    first, *_ = map(json.loads, (tmp_path / "all.jsonl").read_text().splitlines())
-    assert (first["group"]["id"], first["traces"][0]["agent"]["config"]) == ("train/1/0", {"model": "one"})
+    done = succeed("export", "trajectories", "desk/one", "--format", "otel", "-o", "all.jsonl", cwd=tmp_path)
+    assert done.stdout.strip() == "wrote 6 attempts of 3 groups as OpenTelemetry spans to all.jsonl"
+    assert "left out or changed: 9 × sampled turn with the token ids of its prompt" in done.stderr
+    assert '"stringValue":"train/1/0/0"' in (tmp_path / "all.jsonl").read_text()
     chosen = ("--split", "val/hard", "--step", "2", "--format", "otel", "-o", "hard.jsonl")
     done = gavel("export", "trajectories", "desk/one", *chosen, cwd=tmp_path)
     assert "wrote 2 attempts" in done.stdout, done.stderr
@@ -170,10 +169,10 @@ def test_a_run_s_trajectories_are_written_and_what_is_lost_is_named(tmp_path: Pa
 
 def test_a_file_of_another_program_is_written_in_a_third_one_s_format(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps({"messages": whole().messages()}) + "\n")
-    done = succeed("export", "trajectories", "in.jsonl", "--format", "verifiers", "-o", "out", cwd=tmp_path)
+    done = succeed("export", "trajectories", "in.jsonl", "--format", "agenttraj", "-o", "out.jsonl", cwd=tmp_path)
     assert "reads as: OpenAI messages" in done.stderr
-    (line,) = (tmp_path / "out" / "traces.jsonl").read_text().splitlines()
-    assert len(json.loads(line)["traces"][0]["nodes"]) == 5
+    (line,) = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [turn["loss"] for turn in json.loads(line)["conversations"]] == [None, False, None, True, None, True]
 
 
 def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from gavel.integrations.atropos.group import AtroposGroup
+from gavel.integrations.atropos.server import TrainerInfo
 
 
 def body(number: int = 0, size: int = 2, env_id: int | None = None, **changes: Any) -> dict[str, Any]:
@@ -21,14 +22,7 @@ def a_group(number: int = 0, size: int = 2, env_id: int | None = None, **changes
     return AtroposGroup.model_validate(body(number, size, env_id, **changes))
 
 
-REGISTRATION = {
-    "wandb_group": "g",
-    "wandb_project": "p",
-    "batch_size": 4,
-    "max_token_len": 512,
-    "checkpoint_dir": "checkpoints",
-    "save_checkpoint_interval": 0,
-    "starting_step": 0,
-    "num_steps": 10,
-}
+TRAINER = TrainerInfo(
+    wandb_group="g", wandb_project="p", batch_size=4, max_token_len=64, checkpoint_dir="checkpoints", num_steps=10
+)
 ENVIRONMENT = {"max_token_length": 512, "desired_name": "desk", "weight": 1.0, "group_size": 2}

@@ -1,4 +1,4 @@
-"""The released atroposlib on the other side: its environments, its trainers' client, and its server."""
+"""The released atroposlib on the other side: its environments and its server."""
 
 import asyncio
 import json
@@ -19,9 +19,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig
 
 from examples.atropos_environment import ScenarioEnv, environment
 from gavel.base.network import free_port
-from gavel.integrations.atropos.queue import GroupQueue
 from gavel.integrations.atropos.sender import AtroposClient, AtroposSender
-from gavel.integrations.atropos.server import create_app
 from gavel.scenarios.formats.reading import read_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import find_scenario
@@ -30,13 +28,15 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
-from tests.integrations.atropos.groups import REGISTRATION, body
 from tests.integrations.atropos.served import AtroposServer
-from tests.integrations.served import in_a_thread
 
 pytestmark = [pytest.mark.bridges, pytest.mark.slow, pytest.mark.timeout(300)]
 _SECONDS = 400.0
 TOKENIZER = str(EMBEDDED_PATH)
+REGISTRATION = {
+    **{"wandb_group": "g", "wandb_project": "p", "batch_size": 8, "max_token_len": 512, "num_steps": 100},
+    **{"checkpoint_dir": "checkpoints", "save_checkpoint_interval": 0, "starting_step": 0},
+}
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -144,32 +144,6 @@ async def test_its_managed_server_samples_the_policy_and_its_tokens_are_trained_
     assert all(row["atropos/logprobs_computed"] == 0 for row in metrics(learner))
 
 
-def test_its_trainers_client_reads_our_batches(tmp_path: Path):
-    from example_trainer.api import check_atropos_api, get_batch, register_trainer
-    from example_trainer.config import TrainingConfig
-    from example_trainer.data import pad_data_to_good_offset
-
-    queue = GroupQueue(tmp_path / "queue.sqlite")
-    with in_a_thread(create_app(queue)) as url:
-        assert check_atropos_api(url, timeout=10)
-        sizes = {"batch_size": 2, "gradient_accumulation_steps": 2, "training_steps": 3}
-        register_trainer(TrainingConfig(model_name="m", atropos_url=url, **sizes))
-        logprobs = [[1.0, -0.1, -0.2]] * 2
-        bodies = [body(number, inference_logprobs=logprobs, overrides=[{}, {}]) for number in range(2)]
-        for each in bodies:
-            httpx.post(f"{url}/scored_data", json=each, trust_env=False).raise_for_status()
-        batch = get_batch(url)
-        assert get_batch(url) == {"batch": None}
-    tokens, labels, advantages, temperatures, found = pad_data_to_good_offset(batch, batch_size=2)
-    assert [part.shape[0] for part in tokens] == [2, 2]
-    assert tokens[0][0][:2].tolist() == bodies[0]["tokens"][0][:2]
-    assert labels[0][0][:2].tolist() == bodies[0]["masks"][0][1:]
-    assert advantages[0].flatten().tolist() == pytest.approx([-1.0, 1.0])
-    assert temperatures[0].flatten().tolist() == [1.0, 1.0]
-    assert found is not None
-    assert found[0][0][:2].tolist() == pytest.approx([-0.1, -0.2])
-
-
 async def test_its_server_takes_our_sender(tmp_path: Path):
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -178,7 +152,7 @@ async def test_its_server_takes_our_sender(tmp_path: Path):
     try:
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as trainer:
             await _answering(trainer)
-            await trainer.post("/register", json=REGISTRATION | {"batch_size": 8, "num_steps": 100})
+            await trainer.post("/register", json=REGISTRATION)
             assert (await trainer.get("/batch")).json() == {"batch": None}  # from now on environments may register
             model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
             async with LocalBackend(tmp_path, max_context=1024) as backend, AtroposClient(url) as client:

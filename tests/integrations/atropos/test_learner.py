@@ -61,7 +61,7 @@ async def trained(tmp_path: Path):
     model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
     async with LocalBackend(tmp_path, max_context=512) as backend:
         await model.register(backend)
-        yield Trained(backend, model, GroupQueue(tmp_path / "queue.sqlite"))
+        yield Trained(backend, model, GroupQueue(tmp_path / "queue.sqlite", backend.token_space(model)))
 
 
 async def test_batches_are_the_oldest_groups_and_unknown_log_probs_are_those_of_the_policy(trained: Trained):

@@ -12,7 +12,7 @@ from gavel.scenarios.formats.exported import TOO_DEEP, Losses
 from tests.scenarios.formats.attempts import both, stored, whole
 from tests.scenarios.formats.test_otel_spans import Collector
 
-FILES = [("verifiers", "v.jsonl"), ("otel", "o.jsonl"), ("agenttraj", "t.jsonl")]
+FILES = [("otel", "o.jsonl"), ("agenttraj", "t.jsonl")]
 
 
 @pytest.mark.parametrize(("form", "name"), FILES)
@@ -36,11 +36,6 @@ def test_what_cannot_be_exported_leaves_no_file(tmp_path: Path, form, name):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_holds_the_file_of_its_format(tmp_path: Path):
-    export_file(both(), "verifiers", tmp_path / "results")
-    assert len((tmp_path / "results" / "traces.jsonl").read_text().splitlines()) == 3
-
-
 def test_nothing_is_written_over(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text("mine")
     with pytest.raises(ExportError, match="exists already"):
@@ -48,7 +43,7 @@ def test_nothing_is_written_over(tmp_path: Path):
     assert (tmp_path / "a.jsonl").read_text() == "mine"
 
 
-@pytest.mark.parametrize(("form", "out"), [("verifiers", "a.json"), ("otel", "a"), ("dpo", "http://x")])
+@pytest.mark.parametrize(("form", "out"), [("agenttraj", "a.json"), ("otel", "a"), ("dpo", "http://x")])
 def test_a_name_that_the_format_does_not_have_is_refused(tmp_path: Path, form, out):
     with pytest.raises(ExportError) as error:
         export_file(both(), form, out if out.startswith("http") else tmp_path / out)
