@@ -24,7 +24,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.config import LoopConfig, Ppo, RewardName, TrainConfig
 from gavel.trainer.loop.evaluation import EvaluationObserver, evaluate, evaluate_once
-from gavel.trainer.loop.group_maker import programmed_parts, set_rewards, weighted_reward
+from gavel.trainer.loop.group_maker import programmed_parts, set_rewards
 from gavel.trainer.loop.model_samples import (
     Play,
     SampledModel,
@@ -67,7 +67,8 @@ def test_each_part_is_kept_as_a_metric_and_a_failed_rollout_has_none() -> None:
         {"reward/hand": 0.5, "reward/success": 1.0, "reward/constant": 1.0},
         {},
     ]
-    assert weighted_reward({"judge": None, "hand": 3.0}, {"judge": 0.0, "hand": 2.0}) == 6.0
+    set_rewards(group, parts, weights | {"judge": 0.0})
+    assert group.trajectories[1].reward == 0.5 + 1.0 - 1.0
 
 
 async def never(messages: list[Message], schema: dict[str, Any]) -> str:

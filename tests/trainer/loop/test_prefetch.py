@@ -67,7 +67,7 @@ def test_whatever_the_delays_no_group_is_too_old_and_those_without_a_signal_are_
         nonlocal live
         limiter = asyncio.Semaphore(concurrency)
 
-        async def make(slot: GroupSlot) -> TrajectoryGroup:
+        async def make(slot: GroupSlot) -> list[TrajectoryGroup]:
             nonlocal running
             step, number = divmod(slot.position, per_step)
             signal = signals[step % len(signals)][number]
@@ -84,7 +84,7 @@ def test_whatever_the_delays_no_group_is_too_old_and_those_without_a_signal_are_
             finally:
                 running -= 1
             found = {"id": (slot.position, slot.refill), "number": number, "signal": signal or not bound}
-            return TrajectoryGroup([Trajectory(policy_version=version)], metadata=found)
+            return [TrajectoryGroup([Trajectory(policy_version=version)], metadata=found)]
 
         trained: list[Any] = []
         plan = {"first": 0, "last": len(signals), "per_step": per_step, "max_staleness": max_staleness}
