@@ -126,7 +126,7 @@ async def evolve(
     watchdog = Watchdog(stall_seconds(config.sampling()))
     judges = {} if judge is None else {scenario.name: judge}
     maker = GroupMaker(model, judges, config.sampling(), watchdog)
-    run = _Evolution(model, scenario, judge, base, config, train, observer or EvolveObserver(), watchdog, maker)
+    run = _Evolution(model, scenario, judge, base, config, train, observer or EvolveObserver(), maker)
     return await watchdog.guard(run.run())
 
 
@@ -160,20 +160,19 @@ class _Evolution:
     config: EvolveConfig
     train: SftConfig
     observer: EvolveObserver
-    watchdog: Watchdog
     maker: GroupMaker
 
     async def run(self) -> list[Iteration]:
         if await self.model.get_step() == 0:
             await self._evaluate_once(0)
         for number in range(self.config.iterations + 1):
-            known = [each for each in self._iterations() if each.number == number]
-            iteration = known[0] if known else await self._begin(number)
+            known = self._iterations()
+            iteration = known[number] if number < len(known) else await self._begin(number)
             if await self.model.get_step() < iteration.last_step:
                 await self._learn(iteration, await self._collect_imitated(iteration))
             if await self.model.get_step() == iteration.last_step:
                 await self._evaluate_once(number)
-        return [each for each in self._iterations() if each.number <= self.config.iterations]
+        return self._iterations()[: self.config.iterations + 1]
 
     def _iterations(self) -> list[Iteration]:
         return iterations_of(self.model.backend.history(self.model))
@@ -191,18 +190,17 @@ class _Evolution:
                 "Begin anew (--fresh) with a lower --above, more --attempts, or base data (--base).",
             )
         rewards = [each.reward for group in groups for each in group if each.reward is not None]
-        iteration = Iteration(
-            number=number,
-            first_step=step,
-            last_step=step + len(self._plan(number, imitated)),
-            explored=sum(map(len, groups)),
-            explored_reward=fmean(rewards) if rewards else None,
-            kept=len(chosen.trajectories),
-            imitated=imitated,
-        )
-        counts = {"iteration": number} | {name: getattr(iteration, name) for name in _COUNTS}
-        mean = {} if iteration.explored_reward is None else {"explored_reward": iteration.explored_reward}
-        self.model.backend.record(self.model, counts | mean | judge_totals(groups), ITERATIONS)
+        row = {
+            "iteration": number,
+            "first_step": step,
+            "last_step": step + len(self._plan(number, imitated)),
+            "explored": sum(map(len, groups)),
+            "kept": len(chosen.trajectories),
+            "imitated": imitated,
+            **({"explored_reward": fmean(rewards)} if rewards else {}),
+        }
+        self.model.backend.record(self.model, row | judge_totals(groups), ITERATIONS)
+        iteration = self._iterations()[number]
         if number:
             self.observer.chosen(iteration, chosen)
         return iteration
@@ -283,7 +281,7 @@ class _Evolution:
         while (step := await self.model.get_step()) < iteration.last_step:
             batch = [trajectories[at] for at in plan[step - iteration.first_step]]
             config = each_step.model_copy(update={"restart": 0 < step == iteration.first_step})
-            with self.watchdog.during("training", "learning", counted=False):
+            with self.maker.watchdog.during("training", "learning", counted=False):
                 result = await self.model.train_sft(batch, config)
             self.observer.learned(iteration, result)
             backend, ends = self.model.backend, {each.last_step for each in self._iterations()}
@@ -292,8 +290,8 @@ class _Evolution:
 
     async def _evaluate_once(self, number: int) -> None:
         """Measures the policy on held-out tasks, unless an earlier run of the same command has."""
-        tasks, sampling = self.config.evaluation_tasks, self.config.sampling()
-        found = await evaluate_once(self.model, [self.scenario], tasks, sampling, self.watchdog, self.observer)
+        tasks, maker = self.config.evaluation_tasks, self.maker
+        found = await evaluate_once(self.model, [self.scenario], tasks, maker.config, maker.watchdog, self.observer)
         if found is not None:
             self.observer.evaluated(number, found)
 
