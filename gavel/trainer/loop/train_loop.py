@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from statistics import fmean
 
 from gavel.base.errors import run_all
@@ -97,13 +98,11 @@ class Checks:
         groups; the share of golden pairs that are right; the drift of the anchors' scores since they were stored, mean
         and mean absolute. Calls, and dollars where all are known, are in `checks/…`.
         """
-        found: dict[str, float] = {}
-        asked: list[TrajectoryGroup] = []
-        config = self.config
+        config, found, asked = self.config, dict[str, float](), list[TrajectoryGroup]()
         try:
             if self.second is not None:
                 pairs = await _score_again(self.second, groups, config.second_groups, asked)
-                if both := [pair for of_group in pairs for pair in of_group]:
+                if both := [*chain(*pairs)]:
                     found[f"{PREFIX}second_score"] = fmean(theirs for _, theirs in both)
                     found[f"{PREFIX}second_sampled"] = fmean(ours for ours, _ in both)
                 if (tau := mean_kendall_tau(pairs)) is not None:
@@ -118,7 +117,7 @@ class Checks:
                 if step >= _BASELINE and config.anchors:
                     stored = await self.model.backend.logged(self.model, "train", _BASELINE)
                     pairs = await _score_again(judge, stored, config.anchors, asked)
-                    if changes := [now - before for of_group in pairs for before, now in of_group]:
+                    if changes := [now - before for before, now in chain(*pairs)]:
                         found[f"{PREFIX}anchor_drift"] = fmean(changes)
                         found[f"{PREFIX}anchor_change"] = fmean(map(abs, changes))
         except JudgeError as error:
@@ -149,20 +148,15 @@ async def _score_again(
     """The stored and the new score of each member that has both, by group, of the first `most` scored groups. Those
     that `judge` has scored are appended to `asked`."""
     chosen = [group for group in groups if group.judgement and group.judgement.status in ("scored", "partial")][:most]
-    bare = [
-        group.model_copy(update={"trajectories": [*map(without_judgement, group)], "judgement": None})
-        for group in chosen
-    ]
-    again = await run_all(map(judge.score, bare))
+    again = await run_all(judge.score(TrajectoryGroup(map(without_judgement, group))) for group in chosen)
     asked += again
+    scores = [
+        [[member.judgement and member.judgement.score for member in group] for group in each]
+        for each in (chosen, again)
+    ]
     return [
-        [
-            (old.judgement.score, new.judgement.score)
-            for old, new in zip(before, after, strict=True)
-            if old.judgement and new.judgement
-            if old.judgement.score is not None and new.judgement.score is not None
-        ]
-        for before, after in zip(chosen, again, strict=True)
+        [(old, new) for old, new in zip(before, after, strict=True) if old is not None and new is not None]
+        for before, after in zip(*scores, strict=True)
     ]
 
 
