@@ -148,7 +148,11 @@ async def _score_again(
     """The stored and the new score of each member that has both, by group, of the first `most` scored groups. Those
     that `judge` has scored are appended to `asked`."""
     chosen = [group for group in groups if group.judgement and group.judgement.status in ("scored", "partial")][:most]
-    again = await run_all(judge.score(TrajectoryGroup(map(without_judgement, group))) for group in chosen)
+    bare = [
+        group.model_copy(update={"trajectories": [*map(without_judgement, group)], "judgement": None})
+        for group in chosen
+    ]
+    again = await run_all(map(judge.score, bare))
     asked += again
     scores = [
         [[member.judgement and member.judgement.score for member in group] for group in each]
