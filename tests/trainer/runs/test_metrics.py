@@ -29,7 +29,7 @@ from gavel.trainer.runs.metrics import (
     whole_rows,
 )
 from gavel.trainer.runs.run_directory import RunDirectory
-from gavel.trainer.runs.trackers import COLUMNS, Tracked, TrackerError, chosen_tracker
+from gavel.trainer.runs.trackers import COLUMNS, TrackerError, chosen_tracker, mark
 from tests.limits import HANG_SECONDS
 from tests.scenarios.formats.attempts import hostile, whole
 from tests.trainer.conftest import attempt, sampled_turn
@@ -179,10 +179,9 @@ def test_one_that_is_not_installed_is_told_before_a_run_directory_is_made(tmp_pa
 def test_a_named_tracker_wins_over_the_environment_and_a_directory_made_anew_is_another_run(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "k")
     assert (chosen_tracker("none"), chosen_tracker(None)) == ("none", "wandb")
-    run = Tracked(tmp_path, "desk", "one")
-    assert (run.mark("wandb", "a"), run.mark("wandb", "b")) == (("a", False), ("a", True))
+    assert [mark(tmp_path, "wandb", fresh) for fresh in "ab"] == [("a", False), ("a", True)]
     (tmp_path / "wandb_id").unlink()
-    assert run.mark("wandb", "c") == ("c", False)
+    assert mark(tmp_path, "wandb", "c") == ("c", False)
 
 
 def test_hostile_texts_are_unicode_and_as_long_as_the_limit_and_groups_that_are_not_shown_are_told():
