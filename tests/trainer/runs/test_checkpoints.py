@@ -41,9 +41,10 @@ def checkpoints(tmp_path: Path) -> Checkpoints:
     return Checkpoints(tmp_path / "checkpoints")
 
 
-def save(checkpoints: Checkpoints, step: int, content: bytes | None = None) -> Path:
+def save(checkpoints: Checkpoints, step: int) -> Path:
     def write(directory: Path) -> None:
-        (directory / "adapter.bin").write_bytes(content or b"weights %d" % step)
+        (directory / "README.md").write_text("first")
+        (directory / "adapter.bin").write_bytes(b"weights %d" % step)
         (directory / "trainer_state").mkdir()
         (directory / "trainer_state" / "state.pt").write_bytes(b"state %d" % step)
 
@@ -101,14 +102,8 @@ def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before(checkpoints, 
     assert f"{path} is damaged" in caplog.text
 
 
-def test_a_model_card_may_be_written_again_and_the_checkpoint_stays_whole(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-
-    def write(directory: Path) -> None:
-        (directory / "weights").write_text("w")
-        (directory / "README.md").write_text("first")
-
-    card = checkpoints.save(1, write) / "README.md"
+def test_a_model_card_may_be_written_again_and_the_checkpoint_stays_whole(checkpoints: Checkpoints) -> None:
+    card = save(checkpoints, 1) / "README.md"
     checkpoints.write_card(1, "second")
     assert (card.read_text(), checkpoints.latest()) == ("second", 1)
     card.unlink()
@@ -127,17 +122,14 @@ EXPERIMENT: dict[str, Any] = {
 }
 
 
-def row(split: str, step: int, **figures: float | None) -> dict[str, Any]:
-    return {"split": split, "step": step, **figures}
-
-
 def card(*rows: dict[str, Any], step: int = 9, experiment: dict[str, Any] = EXPERIMENT, base: str = "a/b") -> ModelCard:
     return ModelCard(model_card(DESCRIPTION, experiment, rows, step=step, base=base))
 
 
 def test_task_judge_rubric_base_and_the_curve_up_to_the_step_are_on_the_card() -> None:
-    rows = [row("held_out", 0, success=0.1), row("held_out", 5, success=0.4), row("held_out", 5, success=0.5)]
-    found = card(*rows, row("held_out", 10, success=0.9), row("train", 5, reward=0.7), base="Qwen/Qwen3-8B")
+    curve = [(0, 0.1), (5, 0.4), (5, 0.5), (10, 0.9)]
+    rows = [{"split": "held_out", "step": step, "success": success} for step, success in curve]
+    found = card(*rows, {"split": "train", "step": 5, "reward": 0.7}, base="Qwen/Qwen3-8B")
     assert (found.data.base_model, found.data.library_name) == ("Qwen/Qwen3-8B", "peft")
     parts = ("clerk, step 9", "rank 16", "returns_desk", "openai/gpt-5-mini", Rubric("Be brief.").id, "cispo", "1e-05")
     assert [part for part in parts if part not in found.text] == []

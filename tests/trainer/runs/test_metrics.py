@@ -6,7 +6,6 @@ import importlib.util
 import json
 import math
 import resource
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -46,8 +45,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.jsonl"
 
 
-def open_log(path: Path) -> MetricsLog:
-    return MetricsLog(path, project="desk", name="one")
+def open_log(path: Path, **options: Any) -> MetricsLog:
+    return MetricsLog(path, project="desk", name="one", **options)
 
 
 def test_rows_of_steps_that_are_done_again_are_forgotten_and_the_others_stay_as_they_are(path):
@@ -105,6 +104,10 @@ def test_means_are_over_the_trajectories_that_have_a_value():
     shaped = Trajectory(reward=1.0, judgement=Judgement(score=0.7), metrics={"judge_score": 9})
     means = trajectory_means([TrajectoryGroup([shaped, Trajectory(judgement=Judgement(reason="no vote"))])])
     assert (means["reward"], means["judge_score"], means["metric/judge_score"]) == (1.0, 0.7, 9.0)
+    foreign = sampled_turn([1], [2])
+    del foreign.__pydantic_extra__["token_ids"]
+    group = TrajectoryGroup([attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3], [4])), attempt(foreign)])
+    assert sampled_tokens([group, group]) == 6
 
 
 def test_judging_is_added_up_over_the_groups():
@@ -117,13 +120,6 @@ def test_judging_is_added_up_over_the_groups():
     other = {"calls": 3, "cached_calls": 1, "prompt_tokens": 30, "completion_tokens": 3, "cost_usd": 0.5}
     expected = {"judge/calls": 5, "judge/cached_calls": 3, "judge/prompt_tokens": 50, "judge/completion_tokens": 5}
     assert totals(one, other, {"cached_calls": 1}) == expected | {"judge/cost_usd": 0.75}
-
-
-def test_sampled_tokens_are_those_whose_ids_are_known():
-    foreign = sampled_turn([1], [2])
-    del foreign.__pydantic_extra__["token_ids"]
-    group = TrajectoryGroup([attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3], [4])), attempt(foreign)])
-    assert sampled_tokens([group, group]) == 6
 
 
 @pytest.mark.slow
@@ -209,18 +205,13 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.exports
 def test_trackio_has_metrics_tables_and_the_report_and_a_restart_goes_on(storage: Any, tmp_path: Path, capsys):
-    @contextlib.contextmanager
-    def opened() -> Iterator[MetricsLog]:
-        path.parent.mkdir(exist_ok=True)
-        with contextlib.closing(MetricsLog(path, project="desk", name="one", tracker="trackio")) as log:
-            yield log
-
     path = tmp_path / "run" / "metrics.jsonl"
-    with opened() as log:
+    path.parent.mkdir()
+    with contextlib.closing(open_log(path, tracker="trackio")) as log:
         log.log(1, "train", {"reward": 0.25, "note": "n"})
         log.log_groups(1, "train", [TrajectoryGroup([whole(), hostile()])])
         path.with_name("report.html").write_text("<!doctype html><p>the report")
-    with opened() as log:
+    with contextlib.closing(open_log(path, tracker="trackio")) as log:
         log.log(2, "train", {"reward": 0.5})
     rows = storage.get_logs("desk", "one")
     assert [row["train/reward"] for row in rows if "train/reward" in row] == [0.25, 0.5]
@@ -228,7 +219,7 @@ def test_trackio_has_metrics_tables_and_the_report_and_a_restart_goes_on(storage
     assert [row["status"] for row in table["_value"]] == ["finished", "failed"]
     assert any("report" in row for row in rows)
     assert capsys.readouterr().out == ""
-    shutil.rmtree(path.parent)  # a run directory made anew is another run
-    with opened() as log:
+    path.with_name("trackio_id").unlink()  # a run directory made anew is another run
+    with contextlib.closing(open_log(path, tracker="trackio")) as log:
         log.log(1, "train", {"reward": 9})
     assert len({each["id"] for each in storage.get_run_records("desk") if each["name"] == "one"}) == 2
