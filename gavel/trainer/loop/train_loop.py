@@ -35,7 +35,7 @@ from gavel.judge.audit.votes import fit_noise_prior
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import NoisePrior
-from gavel.scenarios.gather import gather_display
+from gavel.scenarios.gather import completion_tokens, gather_display
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.mixture import Mixture, PlannedTask
 from gavel.scenarios.scenario import Scenario
@@ -72,7 +72,7 @@ from gavel.trainer.loop.watchdog import (
     with_turn_limit,
 )
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.runs.metrics import judge_totals, sampled_tokens
+from gavel.trainer.runs.metrics import judge_totals
 
 logger = logging.getLogger(__name__)
 
@@ -425,5 +425,6 @@ def _times(report: StepReport) -> dict[str, float]:
     shares = {f"time_share/{part}": took / report.whole for part, took in seconds.items()}
     speeds = {"tokens_per_second/trained": report.result.metrics.get("tokens_trained", 0.0) / report.train}
     if report.rollout:  # with overlap all rollouts may have finished before the step started
-        speeds["tokens_per_second/sampled"] = sampled_tokens(report.groups) / report.rollout
+        sampled = sum(completion_tokens(member) for group in report.groups for member in group)
+        speeds["tokens_per_second/sampled"] = sampled / report.rollout
     return seconds | {"whole": report.whole} | shares | speeds

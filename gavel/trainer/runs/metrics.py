@@ -161,12 +161,6 @@ def judge_totals(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     return totals if None in costs else totals | {"judge/cost_usd": sum(cost for cost in costs if cost is not None)}
 
 
-def sampled_tokens(groups: Iterable[TrajectoryGroup]) -> int:
-    """Tokens that the policy sampled, counted where their ids are known."""
-    choices = (choice for group in groups for trajectory in group for choice in trajectory.choices())
-    return sum(len((choice.model_extra or {}).get("token_ids") or ()) for choice in choices)
-
-
 def _read_row(line: bytes) -> Row | None:
     """None for a line that `MetricsLog.log` did not write."""
     with contextlib.suppress(ValueError, RecursionError):

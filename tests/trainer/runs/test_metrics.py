@@ -23,7 +23,6 @@ from gavel.trainer.runs.metrics import (
     MetricsError,
     MetricsLog,
     judge_totals,
-    sampled_tokens,
     trajectory_means,
     whole_rows,
 )
@@ -31,7 +30,6 @@ from gavel.trainer.runs.run_directory import RunDirectory
 from gavel.trainer.runs.trackers import COLUMNS, TrackerError, chosen_tracker, mark
 from tests.limits import HANG_SECONDS
 from tests.scenarios.formats.attempts import hostile, whole
-from tests.trainer.conftest import attempt, sampled_turn
 
 
 @pytest.fixture(autouse=True)
@@ -104,10 +102,6 @@ def test_means_are_over_the_trajectories_that_have_a_value():
     shaped = Trajectory(reward=1.0, judgement=Judgement(score=0.7), metrics={"judge_score": 9})
     means = trajectory_means([TrajectoryGroup([shaped, Trajectory(judgement=Judgement(reason="no vote"))])])
     assert (means["reward"], means["judge_score"], means["metric/judge_score"]) == (1.0, 0.7, 9.0)
-    foreign = sampled_turn([1], [2])
-    del foreign.__pydantic_extra__["token_ids"]
-    group = TrajectoryGroup([attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3], [4])), attempt(foreign)])
-    assert sampled_tokens([group, group]) == 6
 
 
 def test_judging_is_added_up_over_the_groups():
