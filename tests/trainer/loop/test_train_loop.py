@@ -42,11 +42,6 @@ def short(**changed: Any) -> LoopConfig:
     return LoopConfig(**small | {"evaluate_every": 9, "evaluation_tasks": 2, "final_tasks": 2} | changed)
 
 
-def rows(runs: Path, split: str) -> list[dict[str, Any]]:
-    lines = (runs / "tests" / "small" / "metrics.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if row["split"] == split]
-
-
 async def test_a_loop_keeps_the_last_checkpoints_and_the_best_by_its_metric(tmp_path: Path) -> None:
     loop = short(steps=5, keep_checkpoints=1, keep_best=2, keep_best_by="train/trajectories")
     async with registered(tmp_path, "kept") as (model, backend):
