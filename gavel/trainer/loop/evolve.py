@@ -9,7 +9,7 @@ iteration's choice follows from them alone, so a run that was killed anywhere go
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
@@ -236,32 +236,24 @@ class _Evolution:
         missing = [(task, GroupTally()) for task in self._tasks(number) if task.id not in known]
         scenario = with_turn_limit(self.scenario, self.config.turn_limits, number)
         self.observer.doing(f"exploring, iteration {number}")
-        limiter, writing = asyncio.Semaphore(self.config.concurrency), asyncio.Lock()
-        made: list[TrajectoryGroup] = []
-        lost: list[TrajectoryGroup] = []
-        done = 0
+        limiter = asyncio.Semaphore(self.config.concurrency)
+        made, lost = list[TrajectoryGroup](), list[TrajectoryGroup]()
 
-        async def store(least: int = 1) -> None:
-            async with writing:
-                if len(made) >= least:
-                    batch, made[:] = [*made], []
-                    await self.model.log(batch, EXPLORED)
-
-        async def one(task: Task, tally: GroupTally) -> None:
-            nonlocal done
+        def make(task: Task, tally: GroupTally) -> Coroutine[Any, Any, list[TrajectoryGroup]]:
             seeds = partial(seed_of, self.config.seed, "explore", number, task.id)
-            found = await self.maker.make(scenario, task, seeds=seeds, limiter=limiter, tally=tally)
-            whole = all(_was_scored(group) for group in found)  # else the same command tries the task again
-            (made if whole else lost).extend(found)
-            done += 1
-            self.observer.advanced(done, len(missing))
-            await store(_STORED_AT_ONCE)
+            return self.maker.make(scenario, task, seeds=seeds, limiter=limiter, tally=tally)
 
         with gather_display([tally for _, tally in missing], f"iteration {number}"):
             async with asyncio.TaskGroup() as running:
-                for task, tally in missing:
-                    running.create_task(one(task, tally))
-        await store()
+                tasks = [running.create_task(make(*each)) for each in missing]
+                for done, task in enumerate(asyncio.as_completed(tasks), 1):
+                    found = await task
+                    whole = all(_was_scored(group) for group in found)  # else the same command tries the task again
+                    (made if whole else lost).extend(found)
+                    self.observer.advanced(done, len(missing))
+                    if made and (len(made) >= _STORED_AT_ONCE or done == len(missing)):
+                        await self.model.log(made, EXPLORED)
+                        made = []
         groups = await self._stored(number, step)
         if lost and (not groups or (self.judge is not None and self.judge.stopped is not None)):
             stop_at_outage(self.judge, lost)
