@@ -43,23 +43,22 @@ def replacing_run(root: Path, project: str, name: str) -> Generator[ReplacedRun]
     Raises `RunDirectoryError` when a process uses the run, or the files cannot be moved.
     """
     aside = root / project / f"{name[:60]}.before-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    replaced, moved = ReplacedRun(aside, []), contextlib.ExitStack()
+    replaced, entries = ReplacedRun(aside, []), list[Path]()
     if run_path(root, project, name).is_dir():
-        with contextlib.closing(RunDirectory(root, project, name)) as run, moved:
+        with contextlib.closing(RunDirectory(root, project, name)) as run:
             replaced.foreign.extend(run.foreign_entries())
+            entries = run.entries()
             try:
-                if entries := run.entries():
+                if entries:
                     aside.mkdir()
-                    moved.callback(aside.rmdir)
-                for entry in entries:  # model.json first and so back last: it makes a directory a whole run
+                for entry in entries:
                     entry.rename(aside / entry.name)
-                    moved.callback(_move_back, aside / entry.name, entry)
             except OSError as error:
+                _move_back(aside, entries)
                 raise RunDirectoryError(
                     f"the run in {run.path} cannot be replaced: {error}",
                     "Make its directory writable, or choose another --name.",
                 ) from error
-            moved = moved.pop_all()
     try:
         yield replaced
     except BaseException:
@@ -67,18 +66,19 @@ def replacing_run(root: Path, project: str, name: str) -> Generator[ReplacedRun]
             if aside.is_dir():
                 with contextlib.closing(RunDirectory(root, project, name)) as run:
                     for entry in run.entries():
-                        if entry.name not in _SERVER_LOGS:  # they tell why the new run did not start
-                            _remove(entry)
-                    moved.close()
+                        if entry.name in _SERVER_LOGS:  # they tell why the new run did not start
+                            continue
+                        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+                    _move_back(aside, entries)
         except (OSError, RunDirectoryError) as error:
             logger.warning("the earlier run could not be put back and is kept in %s: %s", aside, error)
         raise
     replaced.delete()
 
 
-def _move_back(kept: Path, entry: Path) -> None:
-    _remove(kept) if entry.exists() else kept.rename(entry)
-
-
-def _remove(entry: Path) -> None:
-    shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+def _move_back(aside: Path, entries: list[Path]) -> None:
+    """model.json, the first, comes back last: without it the directory is not taken for a whole run."""
+    for entry in reversed(entries):
+        if (aside / entry.name).exists() and not entry.exists():
+            (aside / entry.name).rename(entry)
+    shutil.rmtree(aside, ignore_errors=True)
