@@ -14,7 +14,8 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from statistics import fmean
 from typing import Any, cast
 
@@ -50,40 +51,28 @@ class EvaluationError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Means over the tasks of one evaluation; of a metric that not all trajectories have, over those that have it."""
+    """The episodes of one evaluation."""
 
     tasks: int
-    measures: dict[str, float]
-    """`success` when the scenario can tell, the scenario's own measures, `truncated`, `turns`, `tool_errors`; and
-    `failed` where rollouts did: their share of all, which the other means leave out."""
+    """Episodes that did not fail."""
     trajectories: list[Trajectory]
-    compared: tuple[TrajectoryGroup, ...] = ()
+    """Theirs: in an episode of several agents more than one."""
+    failed: int = 0
+    compared: list[TrajectoryGroup] = field(default_factory=list[TrajectoryGroup])
     """The groups in which the judge compared them with others' attempts."""
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """Means over the trajectories that have a metric: `success` when the scenario can tell, the scenario's own
+        measures, `truncated`, `turns`, `tool_errors`; and `failed` where episodes did: their share of all."""
+        names = dict.fromkeys(name for each in self.trajectories for name in each.metrics)
+        known = {name: [float(t.metrics[name]) for t in self.trajectories if name in t.metrics] for name in names}
+        share = {"failed": self.failed / (self.failed + self.tasks)} if self.failed else {}
+        return {name: fmean(values) for name, values in known.items()} | share
 
     @property
     def success(self) -> float | None:
         return self.measures.get("success")
-
-    def remeasured(self) -> "Evaluation":
-        """The same with the means of metrics that its trajectories were given since."""
-        return replace(self, measures=self.measures | _means(self.trajectories))
-
-    @property
-    def half_width(self) -> float | None:
-        """Half width of the 95 % interval of `success` (normal approximation)."""
-        return None if self.success is None else interval(self.success, self.tasks)
-
-
-def evaluated_together(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """The means over the tasks of several scenarios."""
-    if len(evaluations) == 1:
-        return evaluations[0]
-    trajectories = [trajectory for each in evaluations for trajectory in each.trajectories]
-    means, tasks = _means(trajectories), sum(each.tasks for each in evaluations)
-    if any("failed" in each.measures for each in evaluations):
-        tried = sum(each.tasks / (1 - each.measures.get("failed", 0.0)) for each in evaluations)
-        means["failed"] = 1 - tasks / tried
-    return Evaluation(tasks, means, trajectories, tuple(group for each in evaluations for group in each.compared))
 
 
 def interval(share: float, count: int) -> float:
@@ -173,16 +162,11 @@ async def evaluate(
     if failed:
         told = f"{len(failed)} of {counted(len(trajectories), 'held-out rollout')} of {scenario.name} failed and"
         logger.warning("%s count in no mean; the first: %s", told, failed[0].status_reason)
-    trajectories = [trajectory for trajectory in trajectories if trajectory.status != "failed"]
-    episodes = len(trajectories)
-    trajectories += [each for further in others for each in further if each.status != "failed"]
-    for trajectory in trajectories:
+    measured = [each for each in [*trajectories, *chain(*others)] if each.status != "failed"]
+    for trajectory in measured:
         trajectory.metrics |= measure(scenario, trajectory)
         trajectory.metrics["truncated"] = trajectory.status == "truncated"
-    means = _means(trajectories)
-    if failed:
-        means["failed"] = len(failed) / (len(failed) + episodes)
-    return Evaluation(episodes, means, trajectories)
+    return Evaluation(len(trajectories) - len(failed), measured, len(failed))
 
 
 class EvaluationObserver:
@@ -195,10 +179,6 @@ class EvaluationObserver:
         """`done` of `total` parts of what the run waits for are finished."""
 
 
-Finish = Callable[[Scenario, Evaluation], Awaitable[Evaluation]]
-"""Extends a scenario's evaluation before it is logged."""
-
-
 async def evaluate_once(
     model: TrainableModel,
     scenarios: Iterable[Scenario],
@@ -206,11 +186,12 @@ async def evaluate_once(
     config: LoopConfig,
     watchdog: Watchdog,
     observer: EvaluationObserver,
-    finish: Finish | None = None,
+    compare: Callable[[Scenario, list[Trajectory]], Awaitable[list[TrajectoryGroup]]] | None = None,
 ) -> Evaluation | None:
     """Measures the policy on the scenarios' held-out tasks, and logs it as the learning curve's point of its step.
 
-    None where an earlier run of the same command has made the point, or nothing is held out.
+    `compare` adds metrics to a scenario's trajectories, and gives the groups that the judge was asked about. None where
+    an earlier run of the same command has made the point, or nothing is held out.
     """
     backend, step = model.backend, await model.get_step()
     measured = [each for each in scenarios if each.tasks("held_out")]
@@ -223,28 +204,29 @@ async def evaluate_once(
     @contextmanager
     def watched() -> Generator[None]:
         nonlocal done
-        with watchdog.during("rollout", "rollouts of the evaluation"):
+        with watchdog.during("evaluation", "rollouts"):
             yield
         done += 1
         observer.advanced(done, total)
 
     found: list[Evaluation] = []
+    compared: list[TrajectoryGroup] = []
     with watchdog.during("training", "waiting for the evaluation", counted=False):
         for each in measured:
-            evaluation = await evaluate(model, held_out_scenario(each, config.turn_limits), tasks, config, watched)
-            found.append(evaluation if finish is None else await finish(each, evaluation))
-    together = evaluated_together(found)
-    seconds = time.monotonic() - started
+            found.append(await evaluate(model, held_out_scenario(each, config.turn_limits), tasks, config, watched))
+            compared += [] if compare is None else await compare(each, found[-1].trajectories)
+    together = Evaluation(
+        sum(each.tasks for each in found),
+        [trajectory for each in found for trajectory in each.trajectories],
+        sum(each.failed for each in found),
+        compared,
+    )
     groups = [TrajectoryGroup([each]) for each in together.trajectories]
     failed = {name: share for name, share in together.measures.items() if name == "failed"}
-    await backend.log(model, groups, EVALUATION, step, judge_totals(together.compared) | failed)
+    seconds = time.monotonic() - started
+    await backend.log(model, groups, EVALUATION, step, judge_totals(compared) | failed)
     backend.record(model, {"evaluation": seconds, "whole": seconds}, TIMES)
     return together
-
-
-def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.metrics)
-    return {name: fmean(float(t.metrics[name]) for t in trajectories if name in t.metrics) for name in names}
 
 
 BASE, BEST = "base", "best"

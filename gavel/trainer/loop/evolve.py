@@ -9,7 +9,7 @@ iteration's choice follows from them alone, so a run that was killed anywhere go
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
@@ -126,7 +126,7 @@ async def evolve(
     watchdog = Watchdog(stall_seconds(config.sampling()))
     judges = {} if judge is None else {scenario.name: judge}
     maker = GroupMaker(model, judges, config.sampling(), watchdog)
-    run = _Evolution(model, scenario, judge, base, config, train, observer or EvolveObserver(), watchdog, maker)
+    run = _Evolution(model, scenario, judge, base, config, train, observer or EvolveObserver(), maker)
     return await watchdog.guard(run.run())
 
 
@@ -160,20 +160,19 @@ class _Evolution:
     config: EvolveConfig
     train: SftConfig
     observer: EvolveObserver
-    watchdog: Watchdog
     maker: GroupMaker
 
     async def run(self) -> list[Iteration]:
         if await self.model.get_step() == 0:
             await self._evaluate_once(0)
         for number in range(self.config.iterations + 1):
-            known = [each for each in self._iterations() if each.number == number]
-            iteration = known[0] if known else await self._begin(number)
+            known = self._iterations()
+            iteration = known[number] if number < len(known) else await self._begin(number)
             if await self.model.get_step() < iteration.last_step:
                 await self._learn(iteration, await self._collect_imitated(iteration))
             if await self.model.get_step() == iteration.last_step:
                 await self._evaluate_once(number)
-        return [each for each in self._iterations() if each.number <= self.config.iterations]
+        return self._iterations()[: self.config.iterations + 1]
 
     def _iterations(self) -> list[Iteration]:
         return iterations_of(self.model.backend.history(self.model))
@@ -191,18 +190,17 @@ class _Evolution:
                 "Begin anew (--fresh) with a lower --above, more --attempts, or base data (--base).",
             )
         rewards = [each.reward for group in groups for each in group if each.reward is not None]
-        iteration = Iteration(
-            number=number,
-            first_step=step,
-            last_step=step + len(self._plan(number, imitated)),
-            explored=sum(map(len, groups)),
-            explored_reward=fmean(rewards) if rewards else None,
-            kept=len(chosen.trajectories),
-            imitated=imitated,
-        )
-        counts = {"iteration": number} | {name: getattr(iteration, name) for name in _COUNTS}
-        mean = {} if iteration.explored_reward is None else {"explored_reward": iteration.explored_reward}
-        self.model.backend.record(self.model, counts | mean | judge_totals(groups), ITERATIONS)
+        row = {
+            "iteration": number,
+            "first_step": step,
+            "last_step": step + len(self._plan(number, imitated)),
+            "explored": sum(map(len, groups)),
+            "kept": len(chosen.trajectories),
+            "imitated": imitated,
+            **({"explored_reward": fmean(rewards)} if rewards else {}),
+        }
+        self.model.backend.record(self.model, row | judge_totals(groups), ITERATIONS)
+        iteration = self._iterations()[number]
         if number:
             self.observer.chosen(iteration, chosen)
         return iteration
@@ -238,32 +236,24 @@ class _Evolution:
         missing = [(task, GroupTally()) for task in self._tasks(number) if task.id not in known]
         scenario = with_turn_limit(self.scenario, self.config.turn_limits, number)
         self.observer.doing(f"exploring, iteration {number}")
-        limiter, writing = asyncio.Semaphore(self.config.concurrency), asyncio.Lock()
-        made: list[TrajectoryGroup] = []
-        lost: list[TrajectoryGroup] = []
-        done = 0
+        limiter = asyncio.Semaphore(self.config.concurrency)
+        made, lost = list[TrajectoryGroup](), list[TrajectoryGroup]()
 
-        async def store(least: int = 1) -> None:
-            async with writing:
-                if len(made) >= least:
-                    batch, made[:] = [*made], []
-                    await self.model.log(batch, EXPLORED)
-
-        async def one(task: Task, tally: GroupTally) -> None:
-            nonlocal done
+        def make(task: Task, tally: GroupTally) -> Coroutine[Any, Any, list[TrajectoryGroup]]:
             seeds = partial(seed_of, self.config.seed, "explore", number, task.id)
-            found = await self.maker.make(scenario, task, seeds=seeds, limiter=limiter, tally=tally)
-            whole = all(_was_scored(group) for group in found)  # else the same command tries the task again
-            (made if whole else lost).extend(found)
-            done += 1
-            self.observer.advanced(done, len(missing))
-            await store(_STORED_AT_ONCE)
+            return self.maker.make(scenario, task, seeds=seeds, limiter=limiter, tally=tally)
 
         with gather_display([tally for _, tally in missing], f"iteration {number}"):
             async with asyncio.TaskGroup() as running:
-                for task, tally in missing:
-                    running.create_task(one(task, tally))
-        await store()
+                tasks = [running.create_task(make(*each)) for each in missing]
+                for done, task in enumerate(asyncio.as_completed(tasks), 1):
+                    found = await task
+                    whole = all(_was_scored(group) for group in found)  # else the same command tries the task again
+                    (made if whole else lost).extend(found)
+                    self.observer.advanced(done, len(missing))
+                    if made and (len(made) >= _STORED_AT_ONCE or done == len(missing)):
+                        await self.model.log(made, EXPLORED)
+                        made = []
         groups = await self._stored(number, step)
         if lost and (not groups or (self.judge is not None and self.judge.stopped is not None)):
             stop_at_outage(self.judge, lost)
@@ -283,7 +273,7 @@ class _Evolution:
         while (step := await self.model.get_step()) < iteration.last_step:
             batch = [trajectories[at] for at in plan[step - iteration.first_step]]
             config = each_step.model_copy(update={"restart": 0 < step == iteration.first_step})
-            with self.watchdog.during("training", "learning", counted=False):
+            with self.maker.watchdog.during("training", "learning", counted=False):
                 result = await self.model.train_sft(batch, config)
             self.observer.learned(iteration, result)
             backend, ends = self.model.backend, {each.last_step for each in self._iterations()}
@@ -292,8 +282,8 @@ class _Evolution:
 
     async def _evaluate_once(self, number: int) -> None:
         """Measures the policy on held-out tasks, unless an earlier run of the same command has."""
-        tasks, sampling = self.config.evaluation_tasks, self.config.sampling()
-        found = await evaluate_once(self.model, [self.scenario], tasks, sampling, self.watchdog, self.observer)
+        tasks, maker = self.config.evaluation_tasks, self.maker
+        found = await evaluate_once(self.model, [self.scenario], tasks, maker.config, maker.watchdog, self.observer)
         if found is not None:
             self.observer.evaluated(number, found)
 

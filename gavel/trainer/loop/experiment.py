@@ -6,8 +6,7 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from importlib.machinery import PathFinder
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,13 @@ def judges_of(mixture: Mixture, judge: Judge | None) -> dict[str, Judge]:
     return {each.name: judge if each.rubric is None else judge.with_rubric(each.rubric) for each in mixture}
 
 
-def describe_run(mixture: Mixture, judge: Judge | None, loop: LoopConfig, training: TrainConfig) -> dict[str, Any]:
+def describe_run(mixture: Mixture, judge: Judge | None, loop: LoopConfig, train: TrainConfig) -> dict[str, Any]:
     """All that a run of the training loop is pinned to."""
-    return describe_experiment(mixture, judge) | {
-        "loop": loop.model_dump(mode="json", exclude=_CHANGEABLE_LOOP),
-        "training": describe_training(training),
-    }
+    training = train.model_dump(mode="json", exclude=_CHANGEABLE)
+    if train.reference_path is not None:
+        training["reference"] = os.path.abspath(train.reference_path)  # wherever the command is typed
+    described = describe_experiment(mixture, judge) | {"training": training}
+    return described | {"loop": loop.model_dump(mode="json", exclude=_CHANGEABLE_LOOP)}
 
 
 def describe_experiment(mixture: Mixture, judge: Judge | None) -> dict[str, Any]:
@@ -158,18 +158,17 @@ def _imported(tree: ast.Module, package: str) -> set[str]:
 
 
 def _find_module(name: str, root: Path | None = None) -> tuple[str, str, Path] | None:
-    """Name, package and file of a module; with `root` also of one that no import statement has reached yet, such as
-    one in a function's body: it is found below `root` or on the import path, and not run."""
+    """Name, package and file of a module; with `root` also of one below it that no import statement has reached yet,
+    such as one in a function's body. Runs nothing."""
     if (module := sys.modules.get(name)) is not None:
         file: str | None = getattr(module, "__file__", None)
         return (name, module.__package__ or "", Path(file)) if file else None
-    spec, places = None, [str(root), *sys.path] if root else []
-    for part in name.split("."):  # each by itself: find_spec of importlib imports the packages around a module
-        spec = PathFinder.find_spec(part, places)
-        places = list(spec.submodule_search_locations or ()) if spec else []
-    if spec is None or not spec.has_location or spec.origin is None:
-        return None
-    return name, name if places else name.rpartition(".")[0], Path(spec.origin)
+    place = None if root is None else root.joinpath(*name.split("."))
+    if place is not None and (place / "__init__.py").is_file():
+        return name, name, place / "__init__.py"
+    if place is not None and (file_of := place.parent / f"{place.name}.py").is_file():
+        return name, name.rpartition(".")[0], file_of
+    return None
 
 
 def source_hash(function: Callable[..., Any] | None) -> str | None:
@@ -200,11 +199,3 @@ def _identities(tasks: Sequence[Task]) -> list[str] | dict[str, Any]:
 def _told(tasks: Sequence[Task]) -> Sequence[Task]:
     """The tasks that are looked at: the first of those that one function draws by their numbers, slowly."""
     return tasks[:FIRST_DRAWN] if isinstance(tasks, DrawnTasks) else tasks
-
-
-def describe_training(config: TrainConfig) -> Mapping[str, Any]:
-    """The settings of the learner that may not change."""
-    training = config.model_dump(mode="json", exclude=_CHANGEABLE)
-    if config.reference_path is not None:
-        training["reference"] = os.path.abspath(config.reference_path)  # wherever the command is typed
-    return training

@@ -1,22 +1,17 @@
 """Rolls out a task several times and scores what came of it: one group, or one for each agent of an episode.
 
-    maker = GroupMaker(model, {"returns_desk": judge}, {"judge": 1.0}, group_size=8, …)
+    maker = GroupMaker(model, {"returns_desk": judge}, LoopConfig(group_size=8), Watchdog(math.inf))
     groups = await maker.make(scenario, task, seeds=lambda index: seed_of(0, "train", step, task.id, index), …)
 
 The training loop and the exploration of `evolve` make their groups here. What fails stays in the group: a rollout as a
 failed member, a judgement as a group without scores.
 
-The reward of a trajectory: the weighted sum of named rewards, by default the judge's score alone.
-
-    parts = {"judge": 0.75, "hand": 0.2}
-    weighted_reward(parts, {"judge": 1.0, "hand": 0.5})      # 0.85
-    weighted_reward({"judge": None}, {"judge": 1.0})          # None: not scored, which is never 0
-
-A reward with weight 0 is not computed; without a weight for `judge` the judge is not called.
+The reward of a trajectory is the weighted sum of named rewards, by default the judge's score alone. Without one of them
+it is None: not scored, which is never 0. A reward with weight 0 is not computed; without a weight for `judge` the judge
+is not called.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -38,19 +33,8 @@ from gavel.trainer.loop.evaluation import call_measure, measure
 from gavel.trainer.loop.watchdog import LoopError, Watchdog
 
 Weights = Mapping[RewardName, float]
-Parts = Mapping[RewardName, float | None]
+Parts = dict[RewardName, float | None]
 """The named rewards of one trajectory; None where there is no score."""
-
-
-def weighted_reward(parts: Parts, weights: Weights) -> float | None:
-    """The sum of weight times reward over the rewards with a weight; None when one of these is None."""
-    total = 0.0
-    for name, weight in weights.items():
-        value = parts[name] if weight else 0.0
-        if value is None:
-            return None
-        total += weight * value
-    return total
 
 
 def needed_judge(weights: Weights, judge: Judge | None) -> Judge | None:
@@ -64,13 +48,13 @@ def needed_judge(weights: Weights, judge: Judge | None) -> Judge | None:
     return judge
 
 
+def _functions(scenario: Scenario) -> dict[RewardName, tuple[str, Callable[[Trajectory], float] | None]]:
+    return {"hand": ("hand_reward", scenario.hand_reward), "success": ("success", scenario.success)}
+
+
 def check_rewards(scenario: Scenario, weights: Weights) -> None:
     """Raises `LoopError` when the scenario lacks a function that a weighted reward calls."""
-    called: dict[RewardName, tuple[str, object]] = {
-        "hand": ("hand_reward", scenario.hand_reward),
-        "success": ("success", scenario.success),
-    }
-    for name, (argument, function) in called.items():
+    for name, (argument, function) in _functions(scenario).items():
         if weights.get(name) and function is None:
             raise LoopError(
                 f"the reward {name!r} needs {argument}, which the scenario {scenario.name} does not have",
@@ -78,60 +62,36 @@ def check_rewards(scenario: Scenario, weights: Weights) -> None:
             )
 
 
-def programmed_parts(scenario: Scenario, trajectory: Trajectory, weights: Weights) -> dict[RewardName, float | None]:
+def programmed_parts(scenario: Scenario, trajectory: Trajectory, weights: Weights) -> Parts:
     """The weighted rewards that are no judge's. A failed rollout has no score: they are None.
 
     Raises `ScenarioError` when one of the scenario's functions fails.
     """
-    parts: dict[RewardName, float | None] = {}
-    scored = trajectory.status != "failed"
-    if weights.get("hand") and scenario.hand_reward is not None:
-        parts["hand"] = call_measure(scenario, "hand_reward", scenario.hand_reward, trajectory) if scored else None
-    if weights.get("success") and scenario.success is not None:
-        succeeded = scored and call_measure(scenario, "success", scenario.success, trajectory) != 0
-        parts["success"] = float(succeeded) if scored else None
-    if weights.get("constant"):
-        parts["constant"] = 1.0 if scored else None
+    parts: Parts = {name: 1.0 for name, weight in weights.items() if weight and name != "judge"}
+    if trajectory.status == "failed":
+        return dict.fromkeys(parts)
+    for name, (argument, function) in _functions(scenario).items():
+        if name in parts and function is not None:
+            value = call_measure(scenario, argument, function, trajectory)
+            parts[name] = float(value != 0) if name == "success" else value
     return parts
 
 
-def set_rewards(group: TrajectoryGroup, programmed: list[dict[RewardName, float | None]], weights: Weights) -> None:
+def set_rewards(group: TrajectoryGroup, programmed: Sequence[Parts], weights: Weights) -> None:
     """Sets each member's reward from its programmed parts and, where that has a weight, the judge's score.
 
     The parts are kept as the metrics `reward/<name>`, unless the judge's is the only one.
     """
     for trajectory, parts in zip(group.trajectories, programmed, strict=True):
-        known: dict[RewardName, float | None] = {"judge": trajectory.reward} if weights.get("judge") else {}
+        known: Parts = {"judge": trajectory.reward} if weights.get("judge") else {}
         known |= parts
-        trajectory.reward = weighted_reward(known, weights)
+        values = {name: value for name, value in known.items() if value is not None}
+        total = 0.0
+        for name, weight in weights.items():
+            total += weight * values.get(name, 0.0)
+        trajectory.reward = total if len(values) == len(known) else None
         if known.keys() != {"judge"}:
-            trajectory.metrics |= {f"reward/{name}": value for name, value in known.items() if value is not None}
-
-
-class BusyTime:
-    """Seconds during which at least one task was inside this context manager."""
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._inside = 0
-        self._since = 0.0
-
-    def __enter__(self) -> None:
-        if not self._inside:
-            self._since = time.monotonic()
-        self._inside += 1
-
-    def __exit__(self, *exception: object) -> None:
-        self._inside -= 1
-        if not self._inside:
-            self._seconds += time.monotonic() - self._since
-
-    def lap(self) -> float:
-        """The seconds since the last lap, including tasks that are still inside."""
-        now = time.monotonic()
-        seconds = self._seconds + (now - self._since if self._inside else 0.0)
-        self._seconds, self._since = 0.0, now
-        return seconds
+            trajectory.metrics |= {f"reward/{name}": value for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +103,6 @@ class GroupMaker:
     """By the scenario's name; empty where the reward gives the judge no weight."""
     config: LoopConfig
     watchdog: Watchdog
-    rolling: BusyTime = field(default_factory=BusyTime)
-    judging: BusyTime = field(default_factory=BusyTime)
     several: bool = False
     """True if the run has several scenarios, whose metrics are logged separately."""
     fields: Mapping[str, Any] = field(default_factory=lambda: COMPACT)
@@ -159,12 +117,12 @@ class GroupMaker:
         limiter: AbstractAsyncContextManager[object],
         tally: GroupTally,
         rollout_starts: Callable[[], None] = lambda: None,
-        noise_prior: Callable[[], NoisePrior | None] = lambda: None,
+        noise_prior: NoisePrior | None = None,
     ) -> list[TrajectoryGroup]:
         """The group of `task`; of several agents, one group for each.
 
         `seeds`: that of each rollout, by its number. `limiter`: is held by a rollout while it runs. `rollout_starts` is
-        called then. `noise_prior`: of the judge's votes, asked for when the group is judged.
+        called then. `noise_prior`: of the judge's votes.
         """
         others: list[list[Trajectory]] = [[] for _ in range(self.config.group_size)]
         further: list[TrajectoryGroup] = []
@@ -172,8 +130,7 @@ class GroupMaker:
         async def member(index: int) -> Trajectory:
             async with limiter:
                 rollout_starts()
-                doing = f"of {self.config.group_size} rollouts of task {task.id}"
-                with self.rolling, self.watchdog.during("rollout", doing):
+                with self.watchdog.during("rollout", f"of {self.config.group_size} rollouts of task {task.id}"):
                     return await rollout(
                         self.model,
                         scenario,
@@ -195,18 +152,18 @@ class GroupMaker:
         return [await gather_group(group, scored, tally), *further]
 
     async def _score(
-        self, scenario: Scenario, noise_prior: Callable[[], NoisePrior | None], group: TrajectoryGroup
+        self, scenario: Scenario, noise_prior: NoisePrior | None, group: TrajectoryGroup
     ) -> TrajectoryGroup:
         """The group with measures, rewards and, if the reward needs it, a judgement."""
+        if not len(group):
+            return group
         for trajectory in group:
             if trajectory.status != "failed":
                 trajectory.metrics |= measure(scenario, trajectory)
-        if not len(group):
-            return group
         programmed = [programmed_parts(scenario, trajectory, self.config.reward) for trajectory in group]
         if (judge := self.judges.get(scenario.name)) is not None:
-            with self.judging, self.watchdog.during("judging", "groups"):
-                group = await judge.score(group, noise_prior=noise_prior())
+            with self.watchdog.during("judging", "groups"):
+                group = await judge.score(group, noise_prior=noise_prior)
         set_rewards(group, programmed, self.config.reward)
         if self.several:
             with_scenario_metrics(scenario, group)

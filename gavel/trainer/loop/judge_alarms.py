@@ -116,26 +116,28 @@ def judge_alarms(history: Rows) -> list[JudgeAlarm]:
     Those of checks need two checks in a row, that of states `WINDOW` rows; all others `2 * WINDOW` rows, that of the
     second judge ones which it saw.
     """
-    raised = {JudgeAlarm.GOLDEN: _forgot(history), JudgeAlarm.DRIFT: _drifts(history)}
-    raised[JudgeAlarm.STATES] = _misled(history[-WINDOW:]) and not _is_perfect(history)
+    perfect = (
+        _last_mean(history, "judge_score") or 0.0
+    ) > _PERFECT  # a policy that has learned its job is tied rightly
+    raised = {
+        JudgeAlarm.GOLDEN: _forgot(history),
+        JudgeAlarm.DRIFT: _drifts(history),
+        JudgeAlarm.STATES: _misled(history) and not perfect,
+    }
     seen_twice = [row for row in history if row.get(f"{PREFIX}second_score") is not None]
     if len(seen_twice) >= 2 * WINDOW:
         raised[JudgeAlarm.CONTRADICTED] = _outruns(seen_twice, "judge_score", f"{PREFIX}second_score")
     if len(history) >= 2 * WINDOW:
-        raised |= _of_figures(history)
+        raised |= {
+            JudgeAlarm.HACKED: _outruns(history, "judge_score", "success"),
+            JudgeAlarm.HAND_HACKED: _parts_ways(history, HAND, "success"),
+            JudgeAlarm.PADDING: _is_padded(history),
+            JudgeAlarm.ADDRESSING: _rises(history, "flagged", _FLAGGED),
+            JudgeAlarm.UNSCORED: (_last_mean(history, f"{PREFIX}unscored") or 0.0) > _UNSCORED,
+            JudgeAlarm.TIED: (_last_mean(history, f"{PREFIX}tie_rate") or 0.0) > _TIED and not perfect,
+            JudgeAlarm.POSITION: _leans(history),
+        }
     return [alarm for alarm in JudgeAlarm if raised.get(alarm)]
-
-
-def _of_figures(history: Rows) -> dict[JudgeAlarm, bool]:
-    return {
-        JudgeAlarm.HACKED: _outruns(history, "judge_score", "success"),
-        JudgeAlarm.HAND_HACKED: _parts_ways(history, HAND, "success"),
-        JudgeAlarm.PADDING: _is_padded(history),
-        JudgeAlarm.ADDRESSING: _rises(history, "flagged", _FLAGGED),
-        JudgeAlarm.UNSCORED: _recent_mean(history, "unscored") > _UNSCORED,
-        JudgeAlarm.TIED: _recent_mean(history, "tie_rate") > _TIED and not _is_perfect(history),
-        JudgeAlarm.POSITION: _leans(history),
-    }
 
 
 def _outruns(history: Rows, score: str, truth: str) -> bool:
@@ -166,33 +168,22 @@ def _parts_ways(history: Rows, reward: str, truth: str) -> bool:
 
 def _is_padded(history: Rows) -> bool:
     """Whether single turns have grown much longer, longer attempts are scored higher, and success, where it is known,
-    has not risen with the scores: more turns may be more work."""
+    has not risen by a quarter of what the score has: more turns may be more work."""
     lengths, turns = _series(history, f"{PREFIX}characters"), _series(history, "turns")
+    scores, successes = _series(history, "judge_score"), _series(history, "success")
+    if scores is not None and successes is not None and _change(successes) > max(0.0, _SHARE * _change(scores)):
+        return False
     if lengths is not None and turns is not None and min(turns) > 0:
         lengths = [length / count for length, count in zip(lengths, turns, strict=True)]
-    if lengths is None or _sigmas(lengths) < _CERTAIN or _is_earned(history):
+    if lengths is None or _sigmas(lengths) < _CERTAIN:
         return False
-    correlation = _recent_mean(history, "length_correlation")
+    correlation = _last_mean(history, f"{PREFIX}length_correlation") or 0.0
     return fmean(lengths[-WINDOW:]) > _LONGER * fmean(lengths[:WINDOW]) and correlation > _LENGTH
-
-
-def _is_earned(history: Rows) -> bool:
-    """Whether success has risen, by more than a quarter of what the score has."""
-    scores, successes = _series(history, "judge_score"), _series(history, "success")
-    if scores is None or successes is None:
-        return False
-    return _change(successes) > max(0.0, _SHARE * _change(scores))
 
 
 def _rises(history: Rows, name: str, least: float) -> bool:
     values = _series(history, f"{PREFIX}{name}")
     return values is not None and _change(values) > least and _sigmas(values) > _CERTAIN
-
-
-def _is_perfect(history: Rows) -> bool:
-    """Whether nearly all members have full marks, as a policy that has learned its job gets: they are tied rightly."""
-    scores = _series(history[-WINDOW:], "judge_score")
-    return scores is not None and fmean(scores) > _PERFECT
 
 
 def _leans(history: Rows) -> bool:
@@ -203,11 +194,11 @@ def _leans(history: Rows) -> bool:
     return abs(fmean(slopes[-WINDOW:])) > _CERTAIN * _noise(slopes) / math.sqrt(WINDOW)
 
 
-def _misled(rows: Rows) -> bool:
+def _misled(history: Rows) -> bool:
     """Whether the states misled over a window: a step's figures vary much by chance."""
     names = [f"{PREFIX}states_{name}" for name in ("explained", "correlation", "fall")]
-    known = {name: values for name in names if (values := _series(rows, name))}
-    return len(rows) == WINDOW and names[0] in known and states_mislead({n: fmean(v) for n, v in known.items()})
+    known = {name: mean for name in names if (mean := _last_mean(history, name)) is not None}
+    return len(history) >= WINDOW and names[0] in known and states_mislead(known)
 
 
 def _forgot(history: Rows) -> bool:
@@ -235,10 +226,10 @@ def _series(history: Rows, name: str) -> list[float] | None:
     return known if len(known) == len(values) else None
 
 
-def _recent_mean(history: Rows, name: str) -> float:
-    """0 where one of the last steps lacks it."""
-    values = _series(history[-WINDOW:], f"{PREFIX}{name}")
-    return fmean(values) if values else 0.0
+def _last_mean(history: Rows, name: str) -> float | None:
+    """Over the last steps; None where one lacks it."""
+    values = _series(history[-WINDOW:], name)
+    return fmean(values) if values else None
 
 
 def _change(values: Sequence[float]) -> float:

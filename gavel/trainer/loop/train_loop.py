@@ -21,8 +21,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from statistics import fmean
 
 from gavel.base.errors import run_all
@@ -34,11 +35,12 @@ from gavel.judge.audit.votes import fit_noise_prior
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import NoisePrior
-from gavel.scenarios.gather import gather_display
+from gavel.scenarios.gather import completion_tokens, gather_display
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.mixture import Mixture, PlannedTask
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
+from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import JudgeChecks, LoopConfig, Ppo, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
@@ -70,7 +72,7 @@ from gavel.trainer.loop.watchdog import (
     with_turn_limit,
 )
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.runs.metrics import judge_totals, sampled_tokens
+from gavel.trainer.runs.metrics import judge_totals
 
 logger = logging.getLogger(__name__)
 
@@ -96,13 +98,11 @@ class Checks:
         groups; the share of golden pairs that are right; the drift of the anchors' scores since they were stored, mean
         and mean absolute. Calls, and dollars where all are known, are in `checks/…`.
         """
-        found: dict[str, float] = {}
-        asked: list[TrajectoryGroup] = []
-        config = self.config
+        config, found, asked = self.config, dict[str, float](), list[TrajectoryGroup]()
         try:
             if self.second is not None:
                 pairs = await _score_again(self.second, groups, config.second_groups, asked)
-                if both := [pair for of_group in pairs for pair in of_group]:
+                if both := [*chain(*pairs)]:
                     found[f"{PREFIX}second_score"] = fmean(theirs for _, theirs in both)
                     found[f"{PREFIX}second_sampled"] = fmean(ours for ours, _ in both)
                 if (tau := mean_kendall_tau(pairs)) is not None:
@@ -117,7 +117,7 @@ class Checks:
                 if step >= _BASELINE and config.anchors:
                     stored = await self.model.backend.logged(self.model, "train", _BASELINE)
                     pairs = await _score_again(judge, stored, config.anchors, asked)
-                    if changes := [now - before for of_group in pairs for before, now in of_group]:
+                    if changes := [now - before for before, now in chain(*pairs)]:
                         found[f"{PREFIX}anchor_drift"] = fmean(changes)
                         found[f"{PREFIX}anchor_change"] = fmean(map(abs, changes))
         except JudgeError as error:
@@ -154,14 +154,13 @@ async def _score_again(
     ]
     again = await run_all(map(judge.score, bare))
     asked += again
+    scores = [
+        [[member.judgement and member.judgement.score for member in group] for group in each]
+        for each in (chosen, again)
+    ]
     return [
-        [
-            (old.judgement.score, new.judgement.score)
-            for old, new in zip(before, after, strict=True)
-            if old.judgement and new.judgement
-            if old.judgement.score is not None and new.judgement.score is not None
-        ]
-        for before, after in zip(chosen, again, strict=True)
+        [(old, new) for old, new in zip(before, after, strict=True) if old is not None and new is not None]
+        for before, after in zip(*scores, strict=True)
     ]
 
 
@@ -248,42 +247,43 @@ async def train_scenario(
     checks = None if judge is None else make_checks(judge, second, config.checks, model)
     watchdog = Watchdog(stall_seconds(config))
     maker = GroupMaker(model, judges_of(mixture, judge), config, watchdog, several=len(mixture) > 1)
-    loop = _Loop(model, mixture, judge, checks, config, train_config, observer or Observer(), watchdog, maker)
+    loop = _Loop(model, mixture, checks, config, train_config, observer or Observer(), maker)
     await watchdog.guard(loop.run())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Loop:
     """One call of `train_scenario`."""
 
     model: TrainableModel
     mixture: Mixture
-    judge: Judge | None
     checks: Checks | None
     config: LoopConfig
     train_config: TrainConfig
     observer: Observer
-    watchdog: Watchdog
     maker: GroupMaker
     made: Counter[int] = field(default_factory=Counter[int])
     """Groups that are rolled out and judged, by step."""
-    settled: list[NoisePrior] = field(default_factory=list[NoisePrior])
+    noise_prior: NoisePrior | None = None
     """The noise of the judge's votes in the first step, once it is known."""
 
     async def run(self) -> None:
-        config = self.config
+        config, backend, first = self.config, self.model.backend, await self.model.get_step()
+        for row in backend.history(self.model, NOISE_PRIOR):
+            self.noise_prior = NoisePrior(variance=row["variance"], df=row["df"], ends=row.get("ends"))
+        limiter, per_step = asyncio.Semaphore(config.concurrency), len(self._plan(0))
         prefetcher = RolloutPrefetcher(
-            partial(self._make_groups, asyncio.Semaphore(config.concurrency)),
-            first=await self.model.get_step(),
+            partial(self._make_groups, limiter, per_step),
+            first=first,
             last=config.steps,
-            per_step=len(self._tasks(0)),
+            per_step=per_step,
             max_staleness=config.max_staleness,
-            watchdog=self.watchdog,
-            refills=math.floor(config.refill * len(self._tasks(0))),
-            has_signal=lambda made: any(has_signal(group, self.train_config) for group in made),
+            watchdog=self.maker.watchdog,
+            refills=math.floor(config.refill * per_step),
+            has_signal=lambda group: has_signal(group, self.train_config),
         )
         async with prefetcher:
-            while (step := await self.model.get_step()) <= config.steps:
+            for step in range(first, config.steps + 1):
                 if config.max_staleness:
                     prefetcher.advance(step)  # the next rollouts run during the evaluation
                 if step % config.evaluate_every == 0 or step == config.steps:
@@ -292,7 +292,7 @@ class _Loop:
                     break
                 prefetcher.advance(step)
                 report = await self._step(step, prefetcher)
-                self.model.backend.record(self.model, _times(report), TIMES)
+                backend.record(self.model, _times(report), TIMES)
                 self.observer.stepped(report)
                 self._raise_alarms(step + 1)
                 await self.model.delete_checkpoints(self._best_by(), config.keep_checkpoints, config.keep_best)
@@ -306,14 +306,17 @@ class _Loop:
         whole = list(dict.fromkeys(f"{EVALUATION}/{metric}" for metric in by.values()))
         return whole + [f"{EVALUATION}/{name}/{metric}" for name, metric in by.items() if len(by) > 1]
 
-    async def _step(self, step: int, prefetcher: RolloutPrefetcher[list[TrajectoryGroup]]) -> StepReport:
-        started = time.monotonic()
+    async def _step(self, step: int, prefetcher: RolloutPrefetcher) -> StepReport:
+        started, watchdog = time.monotonic(), self.maker.watchdog
         self.observer.doing("rollouts and judging")
         with gather_display(prefetcher.tallies, f"step {step + 1}"):
             batch = await prefetcher.batch()
-        groups = [group for made in batch.groups for group in made]
+        groups = batch.groups
         stop_at_outage(self.judge, groups)
-        self._settle_noise_prior(step, groups)
+        if step == 0 and self.judge and not self.judge.config.noise_prior and self.noise_prior is None:
+            self.noise_prior = fit_noise_prior(groups)
+            if self.noise_prior is not None:
+                self.model.backend.record(self.model, self.noise_prior.model_dump(exclude_none=True), NOISE_PRIOR)
         metrics = judge_health(groups)
         if self.config.refill:
             metrics |= {REFILLS: float(batch.refills), UNFILLED: float(batch.unfilled)}
@@ -322,16 +325,19 @@ class _Loop:
         if members := [member for group in groups for member in group]:
             metrics[CUT] = fmean(any(c.finish_reason == "length" for c in member.choices()) for member in members)
         if self.checks is not None:
-            with self.maker.judging, self.watchdog.during("judging", "checks of the judge"):
+            with watchdog.during("judging", "checks of the judge"):
                 metrics |= await self.checks.metrics(step, groups)
         scored = time.monotonic()
         self.observer.doing("learning")
-        with self.watchdog.during("training", "learning", counted=False):
+        with watchdog.during("training", "learning", counted=False):
             result = await self.model.train(groups, self.train_config, metrics=metrics)
         done = time.monotonic()
-        return StepReport(
-            result, groups, self.maker.rolling.lap(), self.maker.judging.lap(), done - scored, done - started
-        )
+        rollout, judge = watchdog.lap("rollout"), watchdog.lap("judging")
+        return StepReport(result, groups, rollout, judge, done - scored, done - started)
+
+    @property
+    def judge(self) -> Judge | None:
+        return None if self.checks is None else self.checks.judge
 
     def _raise_alarms(self, step: int) -> None:
         """Tells and stores each alarm once in a run. Raises `LoopError` where the run is to stop at one."""
@@ -347,38 +353,18 @@ class _Loop:
                         f"{alarm.advice} To go on all the same, run the same command again.",
                     )
 
-    def _settle_noise_prior(self, step: int, groups: list[TrajectoryGroup]) -> None:
-        """Stores the noise of the judge's votes in the first step's groups, for the groups of later steps."""
-        if step or self.judge is None or self.judge.config.noise_prior or self._stored_noise_prior():
-            return
-        if (prior := fit_noise_prior(groups)) is not None:
-            self.model.backend.record(self.model, prior.model_dump(exclude_none=True), NOISE_PRIOR)
-
-    def _noise_prior(self, step: int) -> NoisePrior | None:
-        """The stored prior, for a step whose rollouts all start after the first step is done: so a group gets the same
-        prior however fast others are, and after a restart."""
-        if step <= self.config.max_staleness:
-            return None
-        if not self.settled:
-            self.settled.extend(self._stored_noise_prior())
-        return self.settled[0] if self.settled else None
-
-    def _stored_noise_prior(self) -> list[NoisePrior]:
-        rows = self.model.backend.history(self.model, NOISE_PRIOR)
-        return [NoisePrior(variance=row["variance"], df=row["df"], ends=row.get("ends")) for row in rows]
-
-    async def _make_groups(self, limiter: asyncio.Semaphore, slot: GroupSlot) -> list[TrajectoryGroup]:
+    async def _make_groups(self, limiter: asyncio.Semaphore, per_step: int, slot: GroupSlot) -> list[TrajectoryGroup]:
         """Rolls out and scores the group at `slot.position` of the plan; of several agents, one group for each."""
-        per_step, seed = len(self._tasks(0)), self.config.seed
         step, number = divmod(slot.position, per_step)
         seeded: list[str | int] = ["train", step]
+        planned = self._plan(step)
         if slot.refill is not None:  # the seed, step and number alone decide a further group, too
             round_, number = divmod(slot.refill, per_step)
-            seed, seeded = seed_of(seed, "refill", round_), ["refill", step, slot.refill]
-        planned = self.mixture.plan(self.config.tasks_per_step, seed=seed, step=step)[number]
-        scenario, task = planned.scenario, planned.task
+            seeded = ["refill", step, slot.refill]
+            planned = self._plan(step, seed_of(self.config.seed, "refill", round_))
+        scenario, task, repeat = planned[number].scenario, planned[number].task, planned[number].repeat
         if len(self.mixture) > 1:  # two scenarios may have a task of the same id
-            seeded = [scenario.name, *seeded, *([planned.repeat] if planned.repeat else [])]
+            seeded = [scenario.name, *seeded, *([repeat] if repeat else [])]
         groups = await self.maker.make(
             with_turn_limit(scenario, self.config.turn_limits, step),
             task,
@@ -386,52 +372,51 @@ class _Loop:
             limiter=limiter,
             tally=slot.tally,
             rollout_starts=slot.rollout_starts,
-            noise_prior=lambda: self._noise_prior(step),
+            # for steps whose rollouts all start after the first step: the same however fast others are, and resumed
+            noise_prior=self.noise_prior if step > self.config.max_staleness else None,
         )
         if slot.refill is None and not self.config.max_staleness:  # else it may be another step's, or beyond its number
             self.made[step] += 1
             self.observer.advanced(self.made[step], per_step)
         return groups
 
-    def _tasks(self, step: int) -> list[PlannedTask]:
-        return self.mixture.plan(self.config.tasks_per_step, seed=self.config.seed, step=step)
+    def _plan(self, step: int, seed: int | None = None) -> list[PlannedTask]:
+        seed = self.config.seed if seed is None else seed
+        return self.mixture.plan(self.config.tasks_per_step, seed=seed, step=step)
 
     async def _evaluate_once(self, step: int) -> None:
         """Makes the point of the learning curve at `step`, unless an earlier run of the same command made it."""
         config = self.config
         tasks = config.final_tasks if step in (0, config.steps) else config.evaluation_tasks
-        finish = partial(self._finish_evaluation, step)
-        found = await evaluate_once(self.model, self.mixture, tasks, config, self.watchdog, self.observer, finish)
+        found = await evaluate_once(
+            self.model, self.mixture, tasks, config, self.maker.watchdog, self.observer, partial(self._compare, step)
+        )
         if found is not None:
             self.observer.evaluated(step, found)
 
-    async def _finish_evaluation(self, step: int, scenario: Scenario, evaluation: Evaluation) -> Evaluation:
-        """Adds how often its attempts beat those of the base and of the best step so far, where that is wanted."""
-        tasks = judged_tasks(scenario, self.config)
+    async def _compare(self, step: int, scenario: Scenario, attempts: list[Trajectory]) -> list[TrajectoryGroup]:
+        """Adds how often attempts beat those of the base and of the best step so far, where that is wanted."""
+        tasks, several, compared = judged_tasks(scenario, self.config), len(self.mixture) > 1, list[TrajectoryGroup]()
         if step and tasks and self.judge:
-            compared = await self._judge_wins(scenario, evaluation, tasks)
-            evaluation = replace(evaluation.remeasured(), compared=tuple(compared))
-        if len(self.mixture) > 1:
-            with_scenario_metrics(scenario, evaluation.trajectories)
-        return evaluation
-
-    async def _judge_wins(self, scenario: Scenario, evaluation: Evaluation, tasks: int) -> list[TrajectoryGroup]:
-        backend, rivals = self.model.backend, {BASE: 0}
-        prefix = f"{scenario.name}/" if len(self.mixture) > 1 else ""
-        if (best := best_step(backend.history(self.model, EVALUATION), prefix)) is not None:
-            rivals[BEST] = best
-        theirs = {
-            name: [
-                each
-                for group in await backend.logged(self.model, EVALUATION, at)
-                for each in group
-                if each.metadata.get("scenario") == scenario.name
-            ]
-            for name, at in rivals.items()
-        }
-        self.observer.doing("judging held-out attempts")
-        with self.maker.judging, self.watchdog.during("judging", "groups of the evaluation"):
-            return await judge_wins(self.maker.judges[scenario.name], evaluation.trajectories, theirs, tasks)
+            backend, rivals = self.model.backend, {BASE: 0}
+            best = best_step(backend.history(self.model, EVALUATION), f"{scenario.name}/" if several else "")
+            if best is not None:
+                rivals[BEST] = best
+            theirs = {
+                name: [
+                    each
+                    for group in await backend.logged(self.model, EVALUATION, at)
+                    for each in group
+                    if each.metadata.get("scenario") == scenario.name
+                ]
+                for name, at in rivals.items()
+            }
+            self.observer.doing("judging held-out attempts")
+            with self.maker.watchdog.during("judging", "groups of the evaluation"):
+                compared = await judge_wins(self.maker.judges[scenario.name], attempts, theirs, tasks)
+        if several:
+            with_scenario_metrics(scenario, attempts)
+        return compared
 
 
 def _times(report: StepReport) -> dict[str, float]:
@@ -440,5 +425,6 @@ def _times(report: StepReport) -> dict[str, float]:
     shares = {f"time_share/{part}": took / report.whole for part, took in seconds.items()}
     speeds = {"tokens_per_second/trained": report.result.metrics.get("tokens_trained", 0.0) / report.train}
     if report.rollout:  # with overlap all rollouts may have finished before the step started
-        speeds["tokens_per_second/sampled"] = sampled_tokens(report.groups) / report.rollout
+        sampled = sum(completion_tokens(member) for group in report.groups for member in group)
+        speeds["tokens_per_second/sampled"] = sampled / report.rollout
     return seconds | {"whole": report.whole} | shares | speeds

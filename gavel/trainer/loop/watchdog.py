@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import Collection, Coroutine, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from gavel.base.errors import GavelError
 from gavel.judge.judge import Judge
@@ -25,8 +25,7 @@ from gavel.trainer.engines.protocol import deadline
 
 T = TypeVar("T")
 
-Stage = Literal["rollout", "judging", "training"]
-_STAGES: tuple[Stage, ...] = ("rollout", "judging", "training")
+Stage = Literal["rollout", "judging", "training", "evaluation"]
 _NAMED_KINDS = 3
 """Kinds of work named per stage in the error, the longest-running ones."""
 _GRACE = 10.0
@@ -47,27 +46,42 @@ def stall_seconds(config: LoopConfig) -> float:
 
 
 class Watchdog:
-    """Tracks what every stage is doing, and the time of the last progress."""
+    """Tracks what every stage is doing, the time of the last progress, and how long each stage was busy."""
 
     def __init__(self, stall_seconds: float) -> None:
         self._stall_seconds = stall_seconds
         self._last = time.monotonic()
-        self._running: dict[tuple[Stage, str, bool], list[float]] = {}
+        self._running: dict[Stage, dict[tuple[str, bool], list[float]]] = {stage: {} for stage in get_args(Stage)}
         """The times since when each kind of work is done, in the order in which the kinds began."""
+        self._busy: dict[Stage, float] = dict.fromkeys(self._running, 0.0)
+        """Seconds of each stage's finished busy times since its last lap."""
+        self._since: dict[Stage, float] = {}
 
     @contextmanager
     def during(self, stage: Stage, what: str, *, counted: bool = True) -> Generator[None, None, None]:
         """Marks that `stage` is doing `what`: a kind of work, reported with how many are running, or a sentence."""
         since = self._last = time.monotonic()
-        works = self._running.setdefault((stage, what, counted), [])
+        kinds = self._running[stage]
+        if not kinds:
+            self._since[stage] = since
+        works = kinds.setdefault((what, counted), [])
         works.append(since)
         try:
             yield
         finally:
             works.remove(since)
-            if not works:
-                self._running.pop((stage, what, counted), None)
             self._last = time.monotonic()
+            if not works:
+                del kinds[what, counted]
+            if not kinds:
+                self._busy[stage] += self._last - self._since[stage]
+
+    def lap(self, stage: Stage) -> float:
+        """The seconds since the last lap in which at least one work of the stage was running."""
+        now = time.monotonic()
+        seconds = self._busy[stage] + (now - self._since[stage] if self._running[stage] else 0.0)
+        self._busy[stage], self._since[stage] = 0.0, now
+        return seconds
 
     async def guard(self, run: Coroutine[Any, Any, T]) -> T:
         """The result of `run`. Raises `LoopError`, and cancels `run`, after `stall_seconds` without progress."""
@@ -87,14 +101,13 @@ class Watchdog:
 
     def state(self) -> str:
         """A description of what each stage is doing, and for how long."""
-        return "; ".join(f"{stage}: {self._at(stage)}" for stage in _STAGES)
+        return "; ".join(f"{stage}: {self._at(stage)}" for stage in self._running)
 
     def _at(self, stage: Stage) -> str:
         now = time.monotonic()
         told = [
             f"{f'{len(works)} ' if counted else ''}{what} for {now - works[0]:.0f} s"
-            for (of, what, counted), works in self._running.items()
-            if of == stage
+            for (what, counted), works in self._running[stage].items()
         ]
         if len(told) > _NAMED_KINDS:
             told[_NAMED_KINDS:] = [f"and of {len(told) - _NAMED_KINDS} more"]

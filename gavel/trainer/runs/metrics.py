@@ -17,7 +17,7 @@ from gavel.base.files import write_atomically
 from gavel.base.text import counted
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import write_whole
-from gavel.trainer.runs.trackers import Tracked, Tracker, TrackerName, chosen_tracker, open_tracker
+from gavel.trainer.runs.trackers import Tracker, TrackerName
 
 logger = logging.getLogger(__name__)
 Row = dict[str, Any]
@@ -47,9 +47,7 @@ class MetricsLog:
     def __init__(self, path: Path, *, project: str, name: str, tracker: TrackerName | None = None) -> None:
         """`tracker`: where the rows are shown, too. Raises `TrackerError` for one that is not installed."""
         self.path = path
-        self._run = Tracked(path.parent, project, name)
-        self._tracker_name: TrackerName = chosen_tracker(tracker)
-        self._tracker: Tracker | None = None
+        self._tracker = Tracker(tracker, path.parent, project, name)
         _cut_torn_line(path)
 
     def log(self, step: int, split: str, values: Mapping[str, float | int | bool | str]) -> None:
@@ -66,8 +64,7 @@ class MetricsLog:
             raise MetricsError(
                 f"{self.path} cannot be written: {error}", "Make room, and run the same command again: it resumes."
             ) from error
-        if (tracker := self._opened()) is not None:
-            tracker.log(step, split, values)
+        self._tracker.log(step, split, values)
 
     def rows(self, split: str | None = None) -> list[Row]:
         """The rows so far, of one split or of all. Raises `MetricsError`."""
@@ -85,19 +82,12 @@ class MetricsLog:
 
     def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
         """Shows groups at the tracker, where there is one; they are not written here."""
-        if groups and (tracker := self._opened()) is not None:
-            tracker.log_groups(step, split, groups)
+        if groups:
+            self._tracker.log_groups(step, split, groups)
 
     def close(self) -> None:
         """Shows the run's report at the tracker, and ends the run there."""
-        if self._tracker is not None:
-            self._tracker.finish(self.path.with_name("report.html"))
-            self._tracker = None
-
-    def _opened(self) -> Tracker | None:
-        if self._tracker is None:
-            self._tracker = open_tracker(self._tracker_name, self._run)
-        return self._tracker
+        self._tracker.finish(self.path.with_name("report.html"))
 
 
 def whole_rows(path: Path) -> WholeRows:
@@ -169,12 +159,6 @@ def judge_totals(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
         totals["judge/opposed_groups"] = sum(agreement <= 0 for agreement in known_agreements)
     costs = [each.cost_usd for each in judgements if each.calls]
     return totals if None in costs else totals | {"judge/cost_usd": sum(cost for cost in costs if cost is not None)}
-
-
-def sampled_tokens(groups: Iterable[TrajectoryGroup]) -> int:
-    """Tokens that the policy sampled, counted where their ids are known."""
-    choices = (choice for group in groups for trajectory in group for choice in trajectory.choices())
-    return sum(len((choice.model_extra or {}).get("token_ids") or ()) for choice in choices)
 
 
 def _read_row(line: bytes) -> Row | None:

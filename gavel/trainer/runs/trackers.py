@@ -1,6 +1,6 @@
 """Experiment trackers: a run's metrics, groups and report in another program, beside the run directory.
 
-    tracker = open_tracker("trackio", Tracked(directory, "desk", "one"))
+    tracker = Tracker("trackio", directory, "desk", "one")
     tracker.log(1, "train", {"reward": 0.5})
     tracker.log_groups(1, "train", groups)
 
@@ -16,9 +16,7 @@ import io
 import logging
 import os
 import secrets
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,21 +47,6 @@ class TrackerError(GavelError):
     """A tracker is not installed, or does not take a run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tracked:
-    directory: Path
-    project: str
-    name: str
-
-    def mark(self, tracker: str, fresh: str) -> tuple[str, bool]:
-        """The run's name or id at a tracker, and whether it had one: a run directory made anew is another run."""
-        file = self.directory / f"{tracker}_id"
-        if file.exists():
-            return file.read_text(), True
-        file.write_text(fresh)
-        return fresh, False
-
-
 def wandb_mode() -> Literal["online", "offline", "off"]:
     """The mode of Weights & Biases by the environment variables."""
     match os.environ.get("WANDB_MODE", ""):
@@ -86,89 +69,94 @@ def chosen_tracker(name: TrackerName | None) -> TrackerName:
     return name
 
 
-@dataclass(frozen=True, slots=True)
 class Tracker:
-    """One run at a tracker: metrics as `<split>/<name>`, a table `<split>/groups` of each step, and the report."""
+    """One run at a tracker: metrics as `<split>/<name>`, a table `<split>/groups` of each step, and the report.
 
-    run: Any
-    send: Callable[[dict[str, Any], int], object]
-    """Takes values by name, and their step."""
-    table: Callable[..., Any]
-    """Makes a table of the tracker from `columns` and `data`."""
-    page: Callable[[Path], Any]
-    """Makes a page of the tracker from an HTML file."""
+    It begins there, or goes on, with the first row; nothing is sent by the tracker `none`.
+    """
+
+    def __init__(self, name: TrackerName | None, directory: Path, project: str, run: str) -> None:
+        """Raises `TrackerError` for one that is named and not installed."""
+        self._name: TrackerName = chosen_tracker(name)
+        self._directory, self._project, self._run_name = directory, project, run
+        self._run: Any = None
 
     def log(self, step: int, split: str, values: Values) -> None:
-        """Adds a row of metrics."""
-        self.send({f"{split}/{name}": value for name, value in values.items()}, step)
+        """Adds a row of metrics. Raises `TrackerError` where the tracker does not take the run."""
+        self._send({f"{split}/{name}": value for name, value in values.items()}, step)
 
     def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
         """Shows the first groups of a step: their members, scores and what they said."""
-        self.send({f"{split}/groups": self.table(columns=list(COLUMNS), data=rows(step, groups))}, step)
+        if self._name != "none":
+            mixed = {"allow_mixed_types": True} if self._name == "wandb" else {}
+            table = importlib.import_module(self._name).Table(columns=list(COLUMNS), data=rows(step, groups), **mixed)
+            self._send({f"{split}/groups": table}, step)
 
     def finish(self, page: Path) -> None:
         """Shows the run's page, if there is one, sends what is left, and ends the run there."""
+        if self._run is None:
+            return
         if page.is_file():
-            self.run.log({"report": self.page(page)})
+            html = importlib.import_module(self._name).Html
+            text = io.StringIO(page.read_text(encoding="utf-8"))
+            self._run.log({"report": html(text, inject=False) if self._name == "wandb" else html(str(page))})
         with _quietly():
-            self.run.finish()
+            self._run.finish()
+        self._run = None
+
+    def _send(self, values: dict[str, Any], step: int) -> None:
+        if self._name == "none":
+            return
+        if self._run is None:
+            self._run = self._open_wandb() if self._name == "wandb" else self._open_trackio()
+        if self._name == "wandb":
+            self._run.log({**values, "training_step": step})
+        else:
+            self._run.log(values, step=step)
+
+    def _open_wandb(self) -> Any:
+        """Offline (`WANDB_MODE=offline`) all of it lies in the run directory, for `wandb sync`."""
+        import wandb
+        from wandb.errors import Error
+
+        own: dict[str, Any] = {"name": self._run_name, "id": mark(self._directory, "wandb", secrets.token_hex(8))[0]}
+        own |= {"dir": str(self._directory), "settings": wandb.Settings(console="off", silent=True)}
+        try:
+            opened: Any = wandb.init(project=self._project, resume="allow", **own)
+        except Error as error:
+            raise TrackerError(
+                f"W&B does not take the run: {error}", "WANDB_MODE=offline keeps it here; --tracker none does without."
+            ) from error
+        opened.define_metric("*", step_metric="training_step")
+        return opened
+
+    def _open_trackio(self) -> Any:
+        """Files of this machine, which `trackio show --project PROJECT` shows.
+
+        TRACKIO_DIR says where they lie, TRACKIO_SPACE_ID and TRACKIO_SERVER_URL send them elsewhere, as trackio reads
+        them.
+        """
+        name, known = mark(self._directory, "trackio", self._run_name)
+        own: dict[str, Any] = {"name": name, "resume": "allow" if known else "never", "embed": False}
+        own |= {"auto_log_gpu": False, "auto_log_cpu": False}
+        begin = importlib.import_module("trackio").init
+        try:
+            with _quietly():
+                # In a context of its own: trackio ends the run that is the current one of the caller's.
+                return contextvars.copy_context().run(begin, project=self._project, **own)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise TrackerError(
+                f"trackio does not take the run: {error}", "Set TRACKIO_DIR, or choose --tracker none."
+            ) from error
 
 
-def open_tracker(name: TrackerName, run: Tracked) -> Tracker | None:
-    """Begins the run at the tracker, or goes on with it; None without one. Raises `TrackerError`."""
-    if name == "none":
-        return None
-    return _open_wandb(run) if name == "wandb" else _open_trackio(run)
-
-
-def _open_wandb(run: Tracked) -> Tracker:
-    """Offline (`WANDB_MODE=offline`) all of it lies in the run directory, for `wandb sync`."""
-    import wandb
-    from wandb.errors import Error
-
-    name, _ = run.mark("wandb", secrets.token_hex(8))
-    settings = wandb.Settings(console="off", silent=True)
-    try:
-        opened: Any = wandb.init(
-            project=run.project, name=run.name, id=name, resume="allow", dir=str(run.directory), settings=settings
-        )
-    except Error as error:
-        raise TrackerError(
-            f"W&B does not take the run: {error}", "WANDB_MODE=offline keeps it here; --tracker none does without."
-        ) from error
-    opened.define_metric("*", step_metric="training_step")
-    return Tracker(
-        run=opened,
-        send=lambda values, step: opened.log({**values, "training_step": step}),
-        table=partial(wandb.Table, allow_mixed_types=True),
-        page=lambda page: wandb.Html(io.StringIO(page.read_text(encoding="utf-8")), inject=False),
-    )
-
-
-def _open_trackio(run: Tracked) -> Tracker:
-    """Files of this machine, which `trackio show --project PROJECT` shows.
-
-    TRACKIO_DIR says where they lie, TRACKIO_SPACE_ID and TRACKIO_SERVER_URL send them elsewhere, as trackio reads them.
-    """
-    name, known = run.mark("trackio", run.name)
-    trackio = importlib.import_module("trackio")
-    own: dict[str, Any] = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
-    try:
-        with _quietly():
-            # In a context of its own: trackio ends the run that is the current one of the caller's.
-            opened: Any = contextvars.copy_context().run(
-                trackio.init, project=run.project, name=name, resume="allow" if known else "never", **own
-            )
-    except (OSError, RuntimeError, ValueError) as error:
-        raise TrackerError(
-            f"trackio does not take the run: {error}", "Set TRACKIO_DIR, or choose --tracker none."
-        ) from error
-    return Tracker(
-        run=opened,
-        send=lambda values, step: opened.log(values, step=step),
-        table=trackio.Table,
-        page=lambda page: trackio.Html(str(page)),
-    )
+def mark(directory: Path, tracker: str, fresh: str) -> tuple[str, bool]:
+    """The run's name or id at a tracker, and whether it had one: a run directory made anew is another run."""
+    file = directory / f"{tracker}_id"
+    if file.exists():
+        return file.read_text(), True
+    file.write_text(fresh)
+    return fresh, False
 
 
 @contextlib.contextmanager

@@ -62,8 +62,8 @@ def printed(steps: int = 4, every: int = 2, judge: Judge | None = None, *, succe
             if step % every == 0:
                 display.doing(EVALUATING)
                 display.advanced(1, 4)
-                measures = {"success": step / steps} if success else {}
-                display.evaluated(step, Evaluation(4, measures, []))
+                metrics = {"success": step / steps} if success else {}
+                display.evaluated(step, Evaluation(4, [Trajectory(metrics=metrics)]))
             if step < steps:
                 display.doing("rollouts and judging")
                 display.doing("learning")

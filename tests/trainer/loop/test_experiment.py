@@ -81,12 +81,15 @@ GIVEN: dict[str, Any] = {"system": "Be brief.", "tools": [look_up], "tasks": TAS
     ],
 )
 def test_a_run_goes_on_with_the_scenario_that_it_was_begun_with_alone(tmp_path, other, named):
-    begun, asked = (describe_experiment(Mixture([Scenario("shop", **GIVEN | each)]), None) for each in ({}, other))
-    error = refusal(tmp_path, begun, asked)
+    error = refusal(tmp_path, *(described(Scenario("shop", **GIVEN | each)) for each in ({}, other)))
     assert all(each in error.message for each in named)
     assert "--fresh" in error.remedy
     assert "--" not in str(error)
     assert "with its directory deleted" in str(error)
+
+
+def described(*scenarios: Scenario, judge: Judge | None = None) -> dict[str, Any]:
+    return describe_experiment(Mixture(scenarios), judge)
 
 
 def refusal(runs: Path, begun: dict[str, Any], asked: dict[str, Any]) -> RunDirectoryError | None:
@@ -106,7 +109,7 @@ def test_the_same_tasks_in_another_order_are_to_be_sorted(tmp_path, monkeypatch,
     monkeypatch.setattr(experiment, "MOST_TASKS", listed)
     tasks = [Task(user=name, reference=f"It is {name}.") for name in "abcdef"]
     scenarios = [Scenario("shop", tasks=each, held_out=0) for each in (tasks, tasks[::-1])]
-    error = refusal(tmp_path, *(describe_experiment(Mixture([each]), JUDGE) for each in scenarios))
+    error = refusal(tmp_path, *(described(each, judge=JUDGE) for each in scenarios))
     assert "the same in another order" in error.message
     assert not any(word in error.message for word in ("hash", "references"))
     assert "Sort" in error.remedy
@@ -145,22 +148,18 @@ def a_shop(folder: Path, text: str = SHOP, prices: str = PRICES, net: str = NET)
     return find_scenario(str(folder / "shop.py"))
 
 
-def test_a_run_does_not_go_on_when_a_helper_of_its_tools_changed(tmp_path: Path) -> None:
+def test_a_run_does_not_go_on_when_a_helper_of_its_tools_changed_and_episodes_are_kept_apart(tmp_path: Path) -> None:
     def changed(**other: str) -> list[str]:
-        described = describe_experiment(Mixture([a_shop(tmp_path, **other)]), JUDGE)
-        return differences(begun, described)
+        return differences(begun, described(a_shop(tmp_path, **other)))
 
-    begun = describe_experiment(Mixture([a_shop(tmp_path)]), JUDGE)
+    def kept(**other: str) -> Path:
+        return SampledModel("m", {}, lambda: None).file(tmp_path, a_shop(tmp_path, **other), LoopConfig())
+
+    begun = described(a_shop(tmp_path))
     assert changed() == changed(text=SHOP + "# a comment") == []
     assert changed(text=SHOP.replace("round(", "int(")) == ["scenarios: shop: code: 1 changed (shop.py)"]
     assert changed(prices=PRICES.replace("3", "4")) == ["scenarios: shop: code: 1 changed (shop_prices.py)"]
     assert changed(net=NET.replace("price", "cost")) == ["scenarios: shop: code: 1 changed (calls.py)"]
-
-
-def test_episodes_are_kept_apart_when_a_helper_changed_and_not_when_success_did(tmp_path: Path) -> None:
-    def kept(**other: str) -> Path:
-        return SampledModel("m", {}, lambda: None).file(tmp_path, a_shop(tmp_path, **other), LoopConfig())
-
     assert kept() == kept(text=SHOP.replace("return True", "return False"))
     assert kept() != kept(prices=PRICES.replace("3", "4"))
 
@@ -177,12 +176,8 @@ def test_episodes_are_kept_apart_when_a_helper_changed_and_not_when_success_did(
     ],
 )
 def test_a_run_does_not_go_on_with_a_judge_that_scores_otherwise(tmp_path, judging, named):
-    mixture = Mixture([returns_desk.scenario])
-
-    def described(**settings: Any) -> dict[str, Any]:
-        return describe_experiment(mixture, JudgeConfig.model_validate({"models": "stand-in"} | settings).build())
-
-    error = refusal(tmp_path, described(), described(**judging))
+    judges = [JudgeConfig.model_validate({"models": "stand-in"} | each).build() for each in ({}, judging)]
+    error = refusal(tmp_path, *(described(returns_desk.scenario, judge=each) for each in judges))
     assert (error is None) == (named is None)
     assert error is None or f"judging: {named}" in error.message
     assert error is None or "--fresh" in error.remedy
@@ -195,12 +190,12 @@ def test_drawn_tasks_are_told_apart_without_drawing_them_all(tmp_path: Path) -> 
         drawn.append(number)
         return Task(user=f"Add 1 to {number}.")
 
-    def described(end: int) -> dict[str, Any]:
-        scenario = Scenario("sums", tasks=DrawnTasks(range(end), draw), held_out=DrawnTasks(range(end, end + 9), draw))
-        return describe_experiment(Mixture([scenario]), JUDGE)
-
-    assert refusal(tmp_path, described(100_000), described(100_000)) is None
-    assert "tasks 100000, not 100001" in refusal(tmp_path, described(100_000), described(100_001)).message
+    begun, same, other = (
+        described(Scenario("sums", tasks=DrawnTasks(range(end), draw), held_out=DrawnTasks(range(end, end + 9), draw)))
+        for end in (100_000, 100_000, 100_001)
+    )
+    assert refusal(tmp_path, begun, same) is None
+    assert "tasks 100000, not 100001" in refusal(tmp_path, begun, other).message
     assert len(drawn) < 1000
 
 

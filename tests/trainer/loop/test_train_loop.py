@@ -42,23 +42,12 @@ def short(**changed: Any) -> LoopConfig:
     return LoopConfig(**small | {"evaluate_every": 9, "evaluation_tasks": 2, "final_tasks": 2} | changed)
 
 
-def rows(runs: Path, split: str) -> list[dict[str, Any]]:
-    lines = (runs / "tests" / "small" / "metrics.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if row["split"] == split]
-
-
-async def test_a_loop_keeps_the_last_checkpoints_and_the_best_by_its_metric(tmp_path: Path) -> None:
-    loop = short(steps=5, keep_checkpoints=1, keep_best=2, keep_best_by="train/trajectories")
-    async with registered(tmp_path, "kept") as (model, backend):
-        await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
-        assert backend.checkpoints(model) == [4, 5]
-        other = loop.model_copy(update={"keep_best": 0, "keep_best_by": "held_out/success"})
-        await train_scenario(model, scenario, Judge("constant"), other.model_copy(update={"steps": 6}), TrainConfig())
-        assert backend.checkpoints(model) == [6]
-
-
 async def broken(messages: list[Message], schema: dict[str, Any]) -> str:
     return "I cannot judge this."
+
+
+async def never(messages: list[Message], schema: dict[str, Any]) -> str:
+    raise AssertionError("the judge was called")
 
 
 def fails(trajectory: Trajectory) -> float:
@@ -184,9 +173,11 @@ async def test_a_run_that_refills_trains_full_batches_and_goes_on_bit_by_bit(tmp
         for steps in ends:
             loop = short(steps=steps, concurrency=1, refill=2, reward={"hand": 1})
             async with registered(tmp_path, name) as (model, backend):
-                await train_scenario(model, scenario, None, loop, config)
+                await train_scenario(model, scenario, Judge(never), loop, config)
                 history = backend.history(model, "train")
         for row in history:
+            assert row["reward"] == row["reward/hand"]
+            assert not any(name.startswith("judge") for name in row)
             refilled, unfilled = row["refill/groups"], row["refill/unfilled"]
             assert row["groups_trained"] == 2 - unfilled
             assert row.get("left_out/no_signal", 0) == refilled + unfilled

@@ -1,9 +1,6 @@
 """A checkpoint is there whole or not at all; which ones stay, and what its card says."""
 
 import logging
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +8,9 @@ import pytest
 from huggingface_hub import ModelCard
 
 from gavel.judge.rubric import Rubric
+from gavel.trainer.runs import checkpoints as checkpoint
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.model_card import base_license, model_card
-from tests.limits import HANG_SECONDS
-
-WRITER = """
-import os, signal, sys
-from pathlib import Path
-from gavel.trainer.runs import checkpoints as checkpoint
-
-moment = sys.argv[2]
-
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def write(directory):
-    (directory / "adapter.bin").write_bytes(b"two")
-    if moment == "while writing":
-        die()
-
-if moment == "while flushing":
-    checkpoint.sync_all = die
-checkpoint.Checkpoints(Path(sys.argv[1])).save(2, write)
-"""
 
 
 @pytest.fixture
@@ -41,9 +18,10 @@ def checkpoints(tmp_path: Path) -> Checkpoints:
     return Checkpoints(tmp_path / "checkpoints")
 
 
-def save(checkpoints: Checkpoints, step: int, content: bytes | None = None) -> Path:
+def save(checkpoints: Checkpoints, step: int) -> Path:
     def write(directory: Path) -> None:
-        (directory / "adapter.bin").write_bytes(content or b"weights %d" % step)
+        (directory / "README.md").write_text("first")
+        (directory / "adapter.bin").write_bytes(b"weights %d" % step)
         (directory / "trainer_state").mkdir()
         (directory / "trainer_state" / "state.pt").write_bytes(b"state %d" % step)
 
@@ -69,17 +47,23 @@ def test_a_deletion_that_fails_in_the_middle_leaves_no_half_checkpoint_and_the_n
     assert [entry.name for entry in checkpoints.directory.iterdir()] == ["000003"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while writing", "while flushing"])
-def test_a_kill_in_the_middle_leaves_the_earlier_ones_and_no_new_one(checkpoints, moment, caplog):
+def test_an_end_in_the_middle_leaves_the_earlier_ones_and_no_new_one(checkpoints, moment, caplog, monkeypatch):
     save(checkpoints, 1)
-    killed = subprocess.run(
-        [sys.executable, "-c", WRITER, str(checkpoints.directory), moment], timeout=HANG_SECONDS, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL
+    owner, name = (Path, "mkdir") if moment == "while writing" else (checkpoint, "sync_all")
+    original = getattr(owner, name)
+
+    def end(path: Path, *arguments: Any, **named: Any) -> None:
+        if path.name == "trainer_state" or name == "sync_all":
+            raise SystemExit
+        original(path, *arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, end)
+        with pytest.raises(SystemExit):
+            save(checkpoints, 2)
     assert any(entry.name.startswith(".") for entry in checkpoints.directory.iterdir())
-    assert checkpoints.steps() == [1]
-    assert checkpoints.latest() == 1
+    assert (checkpoints.steps(), checkpoints.latest()) == ([1], 1)
     assert not caplog.records
     save(checkpoints, 2)
     assert checkpoints.latest() == 2
@@ -101,14 +85,8 @@ def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before(checkpoints, 
     assert f"{path} is damaged" in caplog.text
 
 
-def test_a_model_card_may_be_written_again_and_the_checkpoint_stays_whole(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-
-    def write(directory: Path) -> None:
-        (directory / "weights").write_text("w")
-        (directory / "README.md").write_text("first")
-
-    card = checkpoints.save(1, write) / "README.md"
+def test_a_model_card_may_be_written_again_and_the_checkpoint_stays_whole(checkpoints: Checkpoints) -> None:
+    card = save(checkpoints, 1) / "README.md"
     checkpoints.write_card(1, "second")
     assert (card.read_text(), checkpoints.latest()) == ("second", 1)
     card.unlink()
@@ -127,17 +105,14 @@ EXPERIMENT: dict[str, Any] = {
 }
 
 
-def row(split: str, step: int, **figures: float | None) -> dict[str, Any]:
-    return {"split": split, "step": step, **figures}
-
-
 def card(*rows: dict[str, Any], step: int = 9, experiment: dict[str, Any] = EXPERIMENT, base: str = "a/b") -> ModelCard:
     return ModelCard(model_card(DESCRIPTION, experiment, rows, step=step, base=base))
 
 
 def test_task_judge_rubric_base_and_the_curve_up_to_the_step_are_on_the_card() -> None:
-    rows = [row("held_out", 0, success=0.1), row("held_out", 5, success=0.4), row("held_out", 5, success=0.5)]
-    found = card(*rows, row("held_out", 10, success=0.9), row("train", 5, reward=0.7), base="Qwen/Qwen3-8B")
+    curve = [(0, 0.1), (5, 0.4), (5, 0.5), (10, 0.9)]
+    rows = [{"split": "held_out", "step": step, "success": success} for step, success in curve]
+    found = card(*rows, {"split": "train", "step": 5, "reward": 0.7}, base="Qwen/Qwen3-8B")
     assert (found.data.base_model, found.data.library_name) == ("Qwen/Qwen3-8B", "peft")
     parts = ("clerk, step 9", "rank 16", "returns_desk", "openai/gpt-5-mini", Rubric("Be brief.").id, "cispo", "1e-05")
     assert [part for part in parts if part not in found.text] == []

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import math
 import resource
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -24,15 +23,13 @@ from gavel.trainer.runs.metrics import (
     MetricsError,
     MetricsLog,
     judge_totals,
-    sampled_tokens,
     trajectory_means,
     whole_rows,
 )
 from gavel.trainer.runs.run_directory import RunDirectory
-from gavel.trainer.runs.trackers import COLUMNS, Tracked, TrackerError, chosen_tracker
+from gavel.trainer.runs.trackers import COLUMNS, TrackerError, chosen_tracker, mark
 from tests.limits import HANG_SECONDS
 from tests.scenarios.formats.attempts import hostile, whole
-from tests.trainer.conftest import attempt, sampled_turn
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +43,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.jsonl"
 
 
-def open_log(path: Path) -> MetricsLog:
-    return MetricsLog(path, project="desk", name="one")
+def open_log(path: Path, **options: Any) -> MetricsLog:
+    return MetricsLog(path, project="desk", name="one", **options)
 
 
 def test_rows_of_steps_that_are_done_again_are_forgotten_and_the_others_stay_as_they_are(path):
@@ -119,13 +116,6 @@ def test_judging_is_added_up_over_the_groups():
     assert totals(one, other, {"cached_calls": 1}) == expected | {"judge/cost_usd": 0.75}
 
 
-def test_sampled_tokens_are_those_whose_ids_are_known():
-    foreign = sampled_turn([1], [2])
-    del foreign.__pydantic_extra__["token_ids"]
-    group = TrajectoryGroup([attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3], [4])), attempt(foreign)])
-    assert sampled_tokens([group, group]) == 6
-
-
 @pytest.mark.slow
 def test_an_offline_wandb_run_holds_every_row_the_groups_and_the_report(path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -179,10 +169,9 @@ def test_one_that_is_not_installed_is_told_before_a_run_directory_is_made(tmp_pa
 def test_a_named_tracker_wins_over_the_environment_and_a_directory_made_anew_is_another_run(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "k")
     assert (chosen_tracker("none"), chosen_tracker(None)) == ("none", "wandb")
-    run = Tracked(tmp_path, "desk", "one")
-    assert (run.mark("wandb", "a"), run.mark("wandb", "b")) == (("a", False), ("a", True))
+    assert [mark(tmp_path, "wandb", fresh) for fresh in "ab"] == [("a", False), ("a", True)]
     (tmp_path / "wandb_id").unlink()
-    assert run.mark("wandb", "c") == ("c", False)
+    assert mark(tmp_path, "wandb", "c") == ("c", False)
 
 
 def test_hostile_texts_are_unicode_and_as_long_as_the_limit_and_groups_that_are_not_shown_are_told():
@@ -210,18 +199,13 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.exports
 def test_trackio_has_metrics_tables_and_the_report_and_a_restart_goes_on(storage: Any, tmp_path: Path, capsys):
-    @contextlib.contextmanager
-    def opened() -> Iterator[MetricsLog]:
-        path.parent.mkdir(exist_ok=True)
-        with contextlib.closing(MetricsLog(path, project="desk", name="one", tracker="trackio")) as log:
-            yield log
-
     path = tmp_path / "run" / "metrics.jsonl"
-    with opened() as log:
+    path.parent.mkdir()
+    with contextlib.closing(open_log(path, tracker="trackio")) as log:
         log.log(1, "train", {"reward": 0.25, "note": "n"})
         log.log_groups(1, "train", [TrajectoryGroup([whole(), hostile()])])
         path.with_name("report.html").write_text("<!doctype html><p>the report")
-    with opened() as log:
+    with contextlib.closing(open_log(path, tracker="trackio")) as log:
         log.log(2, "train", {"reward": 0.5})
     rows = storage.get_logs("desk", "one")
     assert [row["train/reward"] for row in rows if "train/reward" in row] == [0.25, 0.5]
@@ -229,7 +213,7 @@ def test_trackio_has_metrics_tables_and_the_report_and_a_restart_goes_on(storage
     assert [row["status"] for row in table["_value"]] == ["finished", "failed"]
     assert any("report" in row for row in rows)
     assert capsys.readouterr().out == ""
-    shutil.rmtree(path.parent)  # a run directory made anew is another run
-    with opened() as log:
+    path.with_name("trackio_id").unlink()  # a run directory made anew is another run
+    with contextlib.closing(open_log(path, tracker="trackio")) as log:
         log.log(1, "train", {"reward": 9})
     assert len({each["id"] for each in storage.get_run_records("desk") if each["name"] == "one"}) == 2

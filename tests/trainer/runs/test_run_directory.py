@@ -5,7 +5,6 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -29,14 +28,6 @@ def run(tmp_path):
         yield run
 
 
-def test_a_second_handle_on_the_same_run_is_refused_until_the_first_is_closed(tmp_path):
-    with contextlib.closing(open_run(tmp_path)):
-        with pytest.raises(RunDirectoryError, match=r"another process is using(?s:.*)another name"):
-            open_run(tmp_path)
-        RunDirectory(tmp_path, "project", "other").close()
-    open_run(tmp_path).close()
-
-
 def based_on(base: Path, **settings: Any) -> dict[str, Any]:
     return describe_model(TrainableSpec(name="n", project="p", base_model=str(base), **settings))
 
@@ -58,22 +49,12 @@ def test_a_run_is_not_continued_over_other_weights_of_its_name_or_a_base_that_re
         run.check(based_on(tmp_path / "base", renderer="qwen3"))
 
 
-def test_a_directory_that_was_deleted_or_replaced_in_use_is_not_written_again(tmp_path):
-    first = open_run(tmp_path)
-    first.check_held()
-    shutil.rmtree(first.path)
-    with pytest.raises(RunDirectoryError, match="deleted or replaced"):
-        first.check_held()
-    with pytest.raises(RunDirectoryError, match="deleted or replaced"):
-        first.describe({"base_model": "b"}, "memory.json")
-    second = open_run(tmp_path)
-    with pytest.raises(RunDirectoryError, match="deleted or replaced") as error:
-        first.check_held()
-    assert "another --name" in error.value.remedy
-    second.check_held()
-    first.close()
-    second.check_held()
-    second.close()
+def test_a_run_in_use_is_refused_until_it_is_closed(tmp_path):
+    with contextlib.closing(open_run(tmp_path)):
+        with pytest.raises(RunDirectoryError, match=r"another process is using(?s:.*)another name"):
+            open_run(tmp_path)
+        RunDirectory(tmp_path, "project", "other").close()
+    open_run(tmp_path).close()
 
 
 @pytest.mark.parametrize("blocked", [".", "project/name"])

@@ -144,14 +144,8 @@ def test_an_altered_file_is_found_out_and_leaves_no_checkpoint(store: Store, tmp
     with pytest.raises(StorageError, match="arrived altered"):
         pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
     assert Checkpoints(tmp_path / "there" / "desk" / "clerk" / "checkpoints").steps() == []
-    push_checkpoint(run, 2, store, PLACE)
+    push_checkpoint(a_run(tmp_path / "other", 2, state=False), 2, store, PLACE)  # another run's step of the same name
     assert pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY) == 2
-
-
-def test_another_run_s_step_replaces_the_one_of_its_name(store: Store, tmp_path: Path) -> None:
-    push_checkpoint(a_run(tmp_path / "here", 2), 2, store, PLACE)
-    push_checkpoint(a_run(tmp_path / "other", 2, state=False), 2, store, PLACE)
-    pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
     pulled = tmp_path / "there" / "desk" / "clerk" / "checkpoints" / "000002"
     assert (pulled / "adapter.safetensors").read_bytes() == bytes([2, 0]) * 500
     assert not (pulled / "trainer_state").exists()
@@ -174,16 +168,19 @@ def test_a_pull_that_was_cut_off_goes_on(store, tmp_path, monkeypatch, hub):
     assert sorted(path.name for path in pulled.iterdir()) == [".lock", "checkpoints", "metrics.jsonl", "model.json"]
 
 
-def test_what_is_not_there_is_told(store: Store, tmp_path: Path) -> None:
+def test_what_is_not_there_and_another_model_of_the_same_name_are_told(store: Store, tmp_path: Path) -> None:
     run = a_run(tmp_path / "here", 2)
     with pytest.raises(StorageError, match="no whole checkpoint of step 9; it has: 2"):
         push_checkpoint(run, 9, store, PLACE)
     push_checkpoint(run, 2, store, PLACE)
     with pytest.raises(StorageError, match="no checkpoint of step 1; it has: 2"):
         pull_checkpoint(store, PLACE, 1, tmp_path / "there", KEY)
-    a_run(tmp_path / "there", base="another")
+    theirs = a_run(tmp_path / "there", 3, base="another")
     with pytest.raises(RunDirectoryError, match="other settings"):
         pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
+    with pytest.raises(StorageError, match=r"(?s)another run is at .*another base_model.*place of its own"):
+        push_checkpoint(theirs, 3, open_store(store.address), PLACE)
+    assert stored_steps(open_store(store.address), PLACE) == [2]
 
 
 def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path, monkeypatch, hub) -> None:
@@ -224,11 +221,3 @@ def test_what_a_store_refuses_is_told_with_what_to_do_and_without_a_secret(addre
         with pytest.raises(StorageError, match=remedy) as caught:
             push_checkpoint(a_run(tmp_path, 1), 1, open_store(address), PLACE)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
-
-
-def test_a_push_does_not_write_over_another_model_of_the_same_name(store: Store, tmp_path: Path) -> None:
-    push_checkpoint(a_run(tmp_path / "mine", 1), 1, store, PLACE)
-    theirs = a_run(tmp_path / "theirs", 1, 2, base="another")
-    with pytest.raises(StorageError, match=r"(?s)another run is at .*another base_model.*place of its own"):
-        push_checkpoint(theirs, 2, open_store(store.address), PLACE)
-    assert stored_steps(open_store(store.address), PLACE) == [1]
