@@ -18,7 +18,7 @@ from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.packaged_world import parsed
-from gavel.scenarios.rollout import Conversation, EpisodeTools
+from gavel.scenarios.rollout import Conversation
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Toolbox
@@ -69,7 +69,7 @@ def verl_scenario(address: str) -> Scenario:
         trajectory = episode.trajectory
         trajectory.messages_and_choices = [*cast("list[Message]", task.data["prompt"])]
         trajectory.metrics["tool_reward"] = 0.0
-        offered = EpisodeTools(Toolbox(()), episode)
+        offered = Toolbox(())
         if tools is not None:
             info: Any = task.data.get("extra_info") or {}
             tools.offer(offered, info.get("tools_kwargs") or {}, trajectory.metrics)

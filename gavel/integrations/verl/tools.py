@@ -24,10 +24,9 @@ from uuid import uuid4
 import yaml
 
 from gavel.llm.types import Message
-from gavel.scenarios.rollout import EpisodeTools
 from gavel.scenarios.scenario import ScenarioError, find_scenario
 from gavel.scenarios.task import Task
-from gavel.scenarios.tools import ToolResult
+from gavel.scenarios.tools import Toolbox, ToolResult
 
 _SHAPE = "verl's YAML has tools: a list of class_name, config and tool_schema."
 
@@ -56,7 +55,7 @@ class VerlTools:
             self._tools[name] = tool
             self.schemas.append(schema)
 
-    def offer(self, offered: EpisodeTools, tools_kwargs: Message, metrics: dict[str, Any]) -> None:
+    def offer(self, offered: Toolbox, tools_kwargs: Message, metrics: dict[str, Any]) -> None:
         """Gives the tools to an episode. `tools_kwargs`: from the row, by the tool's name. Rewards of calls are added
         to the metric `tool_reward`."""
         for schema in self.schemas:
