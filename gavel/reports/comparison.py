@@ -3,6 +3,8 @@
 Figures of held-out success are over the seeds; judge - hand is paired by seed. Read from the run directories alone.
 """
 
+import csv
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -13,7 +15,7 @@ from gavel.base.text import counted
 from gavel.judge.audit.agreement import Pairs, mean_kendall_tau
 from gavel.judge.audit.bootstrap import mean_over_groups
 from gavel.reports.charts import Chart, CurvePoint, curves_chart
-from gavel.reports.page import render_page, write_results
+from gavel.reports.page import render_page, write_page, write_results
 from gavel.reports.run_figures import Curve, Row, cost_of, curve_of, is_trained, read_run, seconds_of, stored_groups
 from gavel.reports.statistics import MeanOverSeeds, PairedDifference, mean_over_seeds, paired_difference
 from gavel.scenarios.scenario import Scenario, ScenarioError
@@ -287,16 +289,17 @@ def statement(name: str, difference: PairedDifference) -> str:
 def write_comparison(comparison: Comparison) -> Path:
     """Writes report.html, comparison.csv (a row for each point of each learning curve) and comparison.json (all
     figures); returns the page. Raises `GavelError`."""
-    rows = [["reward", "seed", "step", "heldout_success", "run"]] + [
-        [arm.name, str(run.seed), str(step), f"{value:.6g}", str(run.directory)]
-        for arm in comparison.arms
-        for run in arm.runs
-        for step, value in sorted(run.heldout_success.items())
-    ]
+    table = io.StringIO()
+    rows = csv.writer(table, lineterminator="\n")
+    rows.writerow(["reward", "seed", "step", "heldout_success", "run"])
+    for run in (run for arm in comparison.arms for run in arm.runs):
+        for step, value in sorted(run.heldout_success.items()):
+            rows.writerow([run.arm, run.seed, step, f"{value:.6g}", run.directory])
+    write_page(comparison.directory / "comparison.csv", table.getvalue())
     page = render_page(
         "compare_page.html.j2", comparison=comparison, charts=_charts(comparison.arms), statements=outcome(comparison)
     )
-    return write_results(comparison.directory, "comparison", rows, asdict(comparison), page)
+    return write_results(comparison.directory, "comparison", asdict(comparison), page)
 
 
 def _charts(arms: Sequence[Arm]) -> list[tuple[str, str, Chart]]:

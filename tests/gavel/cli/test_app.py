@@ -204,8 +204,6 @@ def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path) -> None:
     assert summary["heldout_tasks"] >= 256
     assert 0.30 <= summary["base"]["heldout_success"] <= 0.55
     assert (summary["trained_steps"], summary["seed"], summary["steps"]) == (1, 3, 1)
-    assert set(summary["seconds"]) == {"setup", "rollout", "judge", "train", "total"}
-    assert [point["step"] for point in summary["curve"]] == [0, 1]
     report = summary_file.with_name("report.html").read_text()
     assert "http://" not in report.replace("http://www.w3.org", "")
 
