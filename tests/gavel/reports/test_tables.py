@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gavel.reports.comparison import Comparison, compare_cells, outcome, read_cell, statement, write_comparison
-from gavel.reports.judge_trust import disagreements, groups_needed, read_report, render_report
+from gavel.reports.judge_trust import groups_needed, read_report, render_report
 from gavel.reports.model_table import (
     ModelTable,
     ScenarioTable,
@@ -276,16 +276,6 @@ def test_three_groups_give_no_interval_and_say_how_many_are_needed() -> None:
     assert "Too few groups for a verdict: 3 groups" in report.verdict
     assert f"about {groups_needed([])} give" in report.verdict
     assert "judge at least 7 more" in " ".join(report.notes)
-
-
-def test_the_groups_of_most_disagreement_show_the_two_members_that_tell_it() -> None:
-    groups = [made(RIGHT), made(WRONG), made([(0.4, 0.0), (0.3, 1.0), (0.9, 2.0)])]
-    first, second = disagreements(groups, "truth")
-    assert (first.number, first.scores, first.values, first.tau) == (2, (0.9, 0.1), (0.0, 1.0), pytest.approx(-1))
-    assert (second.number, second.values) == (3, (0.0, 1.0))
-    page = words(groups, "truth")
-    assert "group 2, tau -1.00" in page
-    assert HOSTILE in page
 
 
 async def test_a_position_bias_is_named() -> None:
