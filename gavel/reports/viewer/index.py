@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 from gavel.base.errors import GavelError
@@ -151,25 +151,10 @@ class NoSuchGroup(GavelError):
     """An address names a group that is not there."""
 
 
-class Place(NamedTuple):
-    """Whose groups a file holds."""
-
-    run: str
-    """`project/name` of a run; of a judged file its path."""
-    split: str
-    step: int | None
-
-
-class GroupEntry(NamedTuple):
-    """A group as lists show it."""
-
-    path: str
-    """Of its file, below the directory that is viewed."""
-    number: int
-    """In its file, from 0."""
-    place: Place
-    summary: Mapping[str, Any]
-    """The figures of `summarize`, and the `offset` of its record in the file."""
+Entry = dict[str, Any]
+"""A group as lists show it: its file's `path` below the directory that is viewed, its `number` there from 0, `run`
+(`project/name`, or of a judged file its path), `split` and `step`, the figures of `summarize`, and the `offset` of its
+record."""
 
 
 class Index:
@@ -235,7 +220,7 @@ class Index:
             finally:
                 self.progress = None
 
-    def groups(self, wanted: GroupFilter) -> tuple[list[GroupEntry], int]:
+    def groups(self, wanted: GroupFilter) -> tuple[list[Entry], int]:
         """A page of the groups, and how many there are in all."""
         (condition, values), order = wanted.condition(), SORTS[wanted.sort or "newest"][1]
         (count,) = self._select(f"count(*) FROM groups WHERE {condition}", *values)[0]
@@ -243,12 +228,12 @@ class Index:
             f"* FROM {_GROUPS} WHERE {condition} ORDER BY {order} LIMIT ? OFFSET ?",
             *[*values, PAGE_SIZE, PAGE_SIZE * (wanted.page - 1)],
         )
-        return [_entry(row) for row in rows], count
+        return list(map(dict, rows)), count
 
-    def entry(self, path: str, number: int) -> GroupEntry:
+    def entry(self, path: str, number: int) -> Entry:
         """Raises `NoSuchGroup`."""
         for row in self._select(f"* FROM {_GROUPS} WHERE path = ? AND number = ?", path, number):
-            return _entry(row)
+            return dict(row)
         raise NoSuchGroup(f"there is no group {number} in {path}", "It may have been deleted, or not be read yet.")
 
     def group(self, path: str, number: int) -> TrajectoryGroup:
@@ -256,16 +241,16 @@ class Index:
         entry = self.entry(path, number)
         if not is_inside(self.root, self.root / path):
             raise NoSuchGroup(f"{path} is a link to a file elsewhere", "Copy that file here.")
-        for _, _, row in _stored_rows(self.root / path, entry.summary["offset"]):
+        for _, _, row in _stored_rows(self.root / path, entry["offset"]):
             try:
                 return from_row(row)
             except (ValueError, TypeError) as error:
                 raise StoreError(f"group {number} of {path} cannot be read: {error}", "Look at the file.") from error
         raise StoreError(f"{path} is shorter than it was", "Reload the page.")
 
-    def same_task(self, entry: GroupEntry) -> list[GroupEntry]:
+    def same_task(self, entry: Entry) -> list[Entry]:
         """Groups of the same task in the same run, by step."""
-        wanted = GroupFilter(run=entry.place.run, task=str(entry.summary["task"]), sort="oldest")
+        wanted = GroupFilter(run=entry["run"], task=entry["task"], sort="oldest")
         return self.groups(wanted)[0] if wanted.task else []
 
     def draw(self, wanted: GroupFilter, without: Set[tuple[str, int]]) -> tuple[str, int] | None:
@@ -302,11 +287,12 @@ class Index:
         connection.execute(new, (path, inode))
         id, begin = connection.execute("SELECT id, seen FROM files WHERE path = ?", (path,)).fetchone()
         (number,) = connection.execute("SELECT count(*) FROM groups WHERE file = ?", (id,)).fetchone()
-        place, end = place_of(path)._asdict(), begin
+        (run, split, step), end = place_of(path), begin
         try:
             for offset, end, row in _stored_rows(file, begin):
                 words = _storable(words_of(row))
-                named = {"file": id, "number": number, "offset": offset, **place, **summarize(row)}
+                named = {"file": id, "number": number, "offset": offset, "run": run, "split": split, "step": step}
+                named |= summarize(row)
                 into = f"INSERT INTO groups ({', '.join(named)}) VALUES ({', '.join('?' * len(named))})"
                 entered = connection.execute(into, [*map(_storable, named.values())])
                 connection.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (entered.lastrowid, words))
@@ -338,13 +324,14 @@ class Index:
             ) from error
 
 
-def place_of(path: str) -> Place:
-    """`demo/clerk/trajectories/train/000003.jsonl.zst` → ("demo/clerk", "train", 3); any other file is its own run."""
+def place_of(path: str) -> tuple[str, str, int | None]:
+    """Run, split and step: of `demo/clerk/trajectories/train/000003.jsonl.zst` "demo/clerk", "train" and 3; any other
+    file is its own run."""
     match path.removesuffix(_STORE).split("/"):
         case [*run, "trajectories", split, step] if len(run) > 1 and step.isdecimal():
-            return Place("/".join(run), split, int(step))
+            return "/".join(run), split, int(step)
         case _:
-            return Place(path, "", None)
+            return path, "", None
 
 
 def _trajectory_files(root: Path) -> Iterator[Path]:
@@ -410,8 +397,3 @@ def _forget(connection: sqlite3.Connection, path: str) -> None:
 def _storable(value: Any) -> Any:
     """A text without halves of surrogate pairs, which SQLite does not take."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
-def _entry(row: sqlite3.Row) -> GroupEntry:
-    place = Place(row["run"], row["split"], row["step"])
-    return GroupEntry(row["path"], row["number"], place, dict(row))

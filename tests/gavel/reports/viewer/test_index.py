@@ -37,7 +37,7 @@ def index(root, tmp_path):
 
 
 def found(index, **wanted):
-    return [(entry.path, entry.number) for entry in index.groups(GroupFilter(**wanted))[0]]
+    return [(entry["path"], entry["number"]) for entry in index.groups(GroupFilter(**wanted))[0]]
 
 
 def test_groups_are_found_by_place_status_and_words(index):
