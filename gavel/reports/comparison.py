@@ -36,7 +36,6 @@ class CellFigures:
     directory: Path
     heldout_success: Curve
     """By step."""
-    heldout_tasks: int
     judge_score: Curve
     """Mean of the training rollouts; empty where no judge scored."""
     rewarded: Curve
@@ -50,14 +49,11 @@ class CellFigures:
     """Measures of held-out attempts by step: the scenario's own, turns and the like."""
     alarms: Mapping[str, int]
     """The step of each alarm about the judge or the hand-written reward."""
-    watched: bool
-    """True if anything was there to raise an alarm: a judge, or a hand-written reward."""
     cost_usd: float | None
     """None = not known."""
     seconds: float
-    steps: int
-    trained_steps: int
-    """Steps that changed the adapter."""
+    trained: bool | None
+    """Whether a step changed the adapter; None before the first step."""
     damage: tuple[str, ...]
     """Files of it that cannot be read, with the remedy."""
 
@@ -77,15 +73,9 @@ class Arm:
     """All runs of one reward."""
 
     name: str
-    final: MeanOverSeeds
-    steps_to: MeanOverSeeds
-    """Mean over the seeds that reached the threshold; `seeds` says how many."""
-    hacking_gap: MeanOverSeeds
-    drift_hand: MeanOverSeeds
-    """Change of tau between judge and hand from the first third of training to the last."""
-    drift_truth: MeanOverSeeds
-    tau_hand: MeanOverSeeds
-    tau_truth: MeanOverSeeds
+    figures: Mapping[str, MeanOverSeeds]
+    """Means over the seeds that have the figure, by the names of `_FIGURES`; `steps_to` is the first evaluated step at
+    or above the threshold."""
     measures: Mapping[str, MeanOverSeeds]
     """Measures of held-out attempts after the last step."""
     cost_usd: float | None
@@ -95,9 +85,9 @@ class Arm:
     @property
     def steps_text(self) -> str:
         """`14`, or `14 (3 of 5 seeds)` where some never reached it."""
-        reached, seeds = self.steps_to.seeds, len(self.runs)
-        some = "" if reached == seeds else f" ({reached} of {seeds} seeds)"
-        return "–" if self.steps_to.value is None else f"{self.steps_to.value:.0f}{some}"
+        to, seeds = self.figures["steps_to"], len(self.runs)
+        some = "" if to.seeds == seeds else f" ({to.seeds} of {seeds} seeds)"
+        return "–" if to.value is None else f"{to.value:.0f}{some}"
 
     @property
     def cost_text(self) -> str:
@@ -110,7 +100,7 @@ class Arm:
         names, runs = dict.fromkeys(name for run in self.runs for name in run.alarms), counted(len(self.runs), "run")
         steps = {name: [run.alarms[name] for run in self.runs if name in run.alarms] for name in names}
         told = [f"{name.replace('_', ' ')}: {len(at)} of {runs}, first at step {min(at)}" for name, at in steps.items()]
-        return "; ".join(told) or ("none" if any(run.watched for run in self.runs) else "–")
+        return "; ".join(told) or ("none" if any(run.rewarded for run in self.runs) else "–")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +108,6 @@ class Comparison:
     """Result of `gavel compare`."""
 
     scenario: str
-    damage: list[str]
-    """Files of the runs that cannot be read, with the remedy."""
     threshold: float
     margin: float
     before: Mapping[str, MeanOverSeeds]
@@ -128,6 +116,11 @@ class Comparison:
     paired: Mapping[str, PairedDifference]
     """Final held-out success of two arms over the same seeds, by `judge - hand`."""
     directory: Path
+
+    @property
+    def damage(self) -> list[str]:
+        """Files of the runs that cannot be read, with the remedy."""
+        return [line for arm in self.arms for run in arm.runs for line in run.damage]
 
     @property
     def measured(self) -> list[tuple[str, list[str]]]:
@@ -143,7 +136,6 @@ def read_cell(
     read = read_run(directory)
     rows = [row for row in read.rows if last is None or row["step"] <= last]
     training = [row for row in rows if row["split"] == "train"]
-    tasks = curve_of(rows, "held_out", "trajectories")
     scored, by_hand = (curve_of(rows, "train", name) for name in ("judge_score", HAND))
     rewards = {step: [each[step] for each in (scored, by_hand) if step in each] for step in {*scored, *by_hand}}
     hand, truth = _taus(directory, lambda member: _hand_reward(scenario, member), lambda m: m.metrics.get("success"))
@@ -152,7 +144,6 @@ def read_cell(
         seed=seed,
         directory=directory,
         heldout_success=curve_of(rows, "held_out", "success"),
-        heldout_tasks=round(tasks[max(tasks)]) if tasks else 0,
         judge_score=scored,
         rewarded={step: fmean(values) for step, values in rewards.items()},
         train_success=curve_of(rows, "train", "success"),
@@ -160,11 +151,9 @@ def read_cell(
         tau_judge_truth=truth,
         measures=_measures(rows),
         alarms={row["alarm"]: row["step"] for row in rows if row["split"] == "alarms" and "alarm" in row},
-        watched=bool(scored or by_hand),
         cost_usd=cost_of(rows),
         seconds=round(seconds_of(rows).get("whole", 0.0), 2),
-        steps=len(training),
-        trained_steps=sum(map(is_trained, training)),
+        trained=any(map(is_trained, training)) if training else None,
         damage=read.damage,
     )
 
@@ -216,7 +205,6 @@ def compare_cells(
             paired[f"{one} - {other}"] = paired_difference(differences, margin)
     return Comparison(
         scenario=scenario,
-        damage=[line for cell in cells for line in cell.damage],
         threshold=threshold,
         margin=margin,
         before=_measured(cells, min),
@@ -227,19 +215,16 @@ def compare_cells(
 
 
 def _arm(name: str, runs: list[CellFigures], threshold: float) -> Arm:
-    def over(figure: Callable[[CellFigures], float | None]) -> MeanOverSeeds:
-        return mean_over_seeds([value for run in runs if (value := figure(run)) is not None])
+    def first_at_threshold(run: CellFigures) -> float | None:
+        return min((step for step, value in run.heldout_success.items() if value >= threshold), default=None)
 
     costs = [run.cost_usd for run in runs if run.cost_usd is not None]
     return Arm(
         name=name,
-        final=over(lambda run: run.final),
-        steps_to=over(lambda run: min((s for s, v in run.heldout_success.items() if v >= threshold), default=None)),
-        hacking_gap=over(lambda run: run.hacking_gap),
-        drift_hand=over(lambda run: _change(run.tau_judge_hand)),
-        drift_truth=over(lambda run: _change(run.tau_judge_truth)),
-        tau_hand=over(lambda run: _mean(run.tau_judge_hand)),
-        tau_truth=over(lambda run: _mean(run.tau_judge_truth)),
+        figures={
+            figure: mean_over_seeds([value for run in runs if (value := read(run)) is not None])
+            for figure, read in {**_FIGURES, "steps_to": first_at_threshold}.items()
+        },
         measures=_measured(runs, max),
         cost_usd=sum(costs) if len(costs) == len(runs) else None,
         seconds=round(sum(run.seconds for run in runs), 2),
@@ -258,6 +243,17 @@ def _change(curve: Curve) -> float | None:
     return fmean(values[-third:]) - fmean(values[:third]) if len(values) > 1 else None
 
 
+_FIGURES: dict[str, Callable[[CellFigures], float | None]] = {
+    "final": lambda run: run.final,
+    "hacking_gap": lambda run: run.hacking_gap,
+    "drift_hand": lambda run: _change(run.tau_judge_hand),
+    "drift_truth": lambda run: _change(run.tau_judge_truth),
+    "tau_hand": lambda run: _mean(run.tau_judge_hand),
+    "tau_truth": lambda run: _mean(run.tau_judge_truth),
+}
+"""Drift: the change of tau from the first third of training to the last."""
+
+
 def _measured(cells: Sequence[CellFigures], which: Callable[[Curve], int]) -> dict[str, MeanOverSeeds]:
     """The outcome at the first (`min`) or the last (`max`) evaluated step of each run."""
     names = dict.fromkeys(name for cell in cells for name in cell.measures)
@@ -267,7 +263,7 @@ def _measured(cells: Sequence[CellFigures], which: Callable[[Curve], int]) -> di
 
 def outcome(comparison: Comparison) -> list[str]:
     """The result in sentences: first rewards on which nothing was trained, then the difference of every two rewards."""
-    idle = [arm for arm in comparison.arms if {bool(run.trained_steps) for run in arm.runs if run.steps} == {False}]
+    idle = [arm for arm in comparison.arms if {run.trained for run in arm.runs} - {None} == {False}]
     said = [
         f"On {arm.name} nothing was trained ({counted(len(arm.runs), 'run')}): its figures are the base's."
         for arm in idle

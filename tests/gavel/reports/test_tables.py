@@ -120,8 +120,8 @@ def test_a_comparison_has_paired_differences_gaps_agreement_and_measures_before_
     assert (difference.seeds, difference.mean) == (3, pytest.approx(0.0))
     assert "(95 %: -0.02 to +0.02, 3 seeds)" in statement("judge - hand", difference)
     judge, hand = comparison.arms
-    assert judge.hacking_gap.value == pytest.approx(2 / 3), "what the score rose more than success"
-    assert hand.hacking_gap.value is None
+    assert judge.figures["hacking_gap"].value == pytest.approx(2 / 3), "what the score rose more than success"
+    assert hand.figures["hacking_gap"].value is None
     assert (judge.cost_text, hand.cost_text, judge.steps_text) == ("2.25", "–", "3 (2 of 3 seeds)")
     assert (comparison.before["words"].value, comparison.before["words"].seeds) == (20.0, 6)
     assert judge.measures["words"].value == pytest.approx(10 * fmean(FINALS["judge"]))
