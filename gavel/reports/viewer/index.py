@@ -18,12 +18,14 @@ import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from gavel.base.errors import GavelError
+from gavel.base.fields import problem
 from gavel.base.files import is_inside
 from gavel.reports.viewer.annotations import FILE_NAME as ANNOTATIONS
 from gavel.reports.viewer.group_summary import SUMMARY, summarize, words_of
@@ -52,7 +54,6 @@ SORTS = {
     "discordant": ("most disagreement first", "discordant DESC, groups.id"),
 }
 PAGE_SIZE = 50
-_LONGEST = 500
 _WORD = re.compile(r"[^\W_]+", re.UNICODE)
 
 
@@ -60,37 +61,29 @@ class FilterError(GavelError):
     """An address asks for what there is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFilter:
+class GroupFilter(BaseModel):
     """Empty = all."""
+
+    model_config = ConfigDict(str_strip_whitespace=True, str_max_length=500)
 
     run: str = ""
     """`project/name`, or the path of a judged file."""
     split: str = ""
-    step: str = ""
+    step: str = Field(default="", pattern="^[0-9]{0,8}$")
     task: str = ""
-    show: str = ""
-    """One of `SHOWN`."""
+    show: str = Field(default="", pattern=f"^({'|'.join(SHOWN)})?$")
     q: str = ""
     """Words that the group's text has, all of them; the last may be a beginning."""
-    sort: str = ""
-    page: int = 1
+    sort: str = Field(default="", pattern=f"^({'|'.join(SORTS)})?$")
+    page: int = Field(default=1, ge=1, lt=10**8)
 
     @classmethod
     def read(cls, values: Mapping[str, str]) -> "GroupFilter":
         """Raises `FilterError`; names that are no part of the filter are passed over."""
-        given = {each.name: values.get(each.name, "").strip() for each in fields(cls)}
-        page, step = given.pop("page") or "1", given["step"]
-        if not read_number(page):
-            raise FilterError(f"there is no page {page:.20}", "Pages are counted from 1.")
-        for name, what, known in (("show", "filter", SHOWN), ("sort", "order", SORTS)):
-            if given[name] not in ("", *known):
-                raise FilterError(f"there is no {what} {given[name]:.60}", f"There are: {', '.join(known)}.")
-        if step and read_number(step) is None:
-            raise FilterError(f"{step:.60} is no step", "Steps are whole numbers.")
-        if any(len(text) > _LONGEST for text in given.values()):
-            raise FilterError("a value is too long", f"Keep it below {_LONGEST} characters.")
-        return cls(**given, page=int(page))
+        try:
+            return cls.model_validate({name: value for name, value in values.items() if value.strip()})
+        except ValidationError as error:
+            raise FilterError(f"there are no such groups: {problem(error)}", "Choose from the form.") from error
 
     def condition(self) -> tuple[str, list[Any]]:
         """Of SQL, over the columns of `groups`, with its values."""
@@ -107,7 +100,7 @@ class GroupFilter:
 
     def address(self, **changes: Any) -> str:
         """The list with these fields changed; from its first page, unless `page` is among them."""
-        changed = asdict(replace(self, **{"page": 1, **changes}))
+        changed = {**self.model_dump(), "page": 1, **changes}
         kept = {name: value for name, value in changed.items() if value and (name, value) != ("page", 1)}
         return f"/groups?{urlencode(kept, errors='replace')}" if kept else "/groups"
 
