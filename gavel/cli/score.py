@@ -37,7 +37,6 @@ from gavel.cli.options import (
     replies_directory,
     settings_command,
     with_cassette,
-    with_default_judge,
 )
 from gavel.cli.terminal import INTERRUPTED, plain, run_interruptibly, say, show_progress, status_of
 from gavel.judge.config import JudgeConfig
@@ -124,8 +123,8 @@ class Scoring:
 
         Replies that are on the cassette cost nothing.
         """
-        groups = self._read()
-        config = self._with_cassette(config)
+        groups = read_attempts(self.files, self.by, self.columns)
+        config = with_cassette(config, replies_directory(self.out))
         path = Path(config.cassette or "none")
         judge = config.build(cassette=Cassette(path, "replay") if path.is_file() else None)
         done = self._scored_before(groups, judge)
@@ -143,7 +142,7 @@ class Scoring:
         Raises a `GavelError` when a file is not usable, and after all else is done when the judge failed on a group.
         Ctrl-C says what is kept, and exits with status 130.
         """
-        out, output, config = self.out, None, self._with_cassette(config)
+        out, output, config = self.out, None, with_cassette(config, replies_directory(self.out))
         goes_on = f"the same command goes on from there ({out})."
         batches = BatchScoring(config, out) if batch else None
         try:
@@ -200,7 +199,7 @@ class Scoring:
         or `StoreError` when a file cannot be read, and `GavelError` when the judge has no key or `output` cannot be
         used; nothing is judged then.
         """
-        groups = await asyncio.to_thread(self._read)
+        groups = await asyncio.to_thread(read_attempts, self.files, self.by, self.columns)
         announce_stand_in(judge.names)
         judge.check()
         if set(judge.names) == {model_id(STAND_IN)}:
@@ -229,12 +228,6 @@ class Scoring:
             return None
         is_input = out.exists() and any(each.exists() and out.samefile(each) for each in self.files)
         return judged_output(out, judge.settings, is_input=is_input)
-
-    def _with_cassette(self, config: JudgeConfig) -> JudgeConfig:
-        return with_cassette(with_default_judge(config), replies_directory(self.out))
-
-    def _read(self) -> list[TrajectoryGroup]:
-        return read_attempts(self.files, self.by, self.columns)
 
     def _scored_before(self, groups: Sequence[TrajectoryGroup], judge: Judge) -> dict[int, TrajectoryGroup]:
         names = ", ".join(map(str, self.files))
