@@ -12,6 +12,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from gavel.base.text import counted
+from gavel.cli.evaluated_models import api_model
 from gavel.cli.named import scenario_named
 from gavel.cli.options import Assignments, Source, announce_stand_in, run_config, run_flags, settings_command
 from gavel.cli.score import own_explanation
@@ -24,7 +25,6 @@ from gavel.llm.client import ChatAgent, Client
 from gavel.llm.errors import UnknownModelError
 from gavel.llm.types import Message, Reply, text_of
 from gavel.reports.transcript import shortened, transcribe
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, shipped_scenarios
@@ -87,12 +87,7 @@ def check(
                 f"Leave it out for two plain scripts; for one of this machine: gavel evaluate --models base:{agent}.",
             ) from error
         names = agent
-
-        async def turn(request: ChatRequest) -> Any:
-            bounds = {"temperature": request.temperature, "max_completion_tokens": request.max_tokens}
-            return await player.turn(request.messages, request.tools, **bounds)
-
-        models = [FunctionModel(player.model, turn)] * 2
+        models = [api_model(player)] * 2
 
     async def play_and_judge() -> bool:
         say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}")

@@ -21,7 +21,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gavel.base.errors import GavelError, first_error
 from gavel.base.text import counted
@@ -38,7 +37,7 @@ from gavel.cli.options import (
     settings_command,
     with_cassette,
 )
-from gavel.cli.terminal import INTERRUPTED, plain, run_interruptibly, say, show_progress, status_of
+from gavel.cli.terminal import INTERRUPTED, print_table, run_interruptibly, say, show_progress, status_of
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_groups
@@ -287,24 +286,19 @@ def print_scores(
     if any(len(group) == 1 and group.trajectories[0].reward is None for group in groups):
         alone = "Groups of one: --alone scored scores each by itself; --by FIELD puts rows of one task together."
         say(console, alone)
-    table = Table(show_edge=False, pad_edge=False)
-    table.add_column("group", overflow="fold")
-    table.add_column("member", justify="right")
-    table.add_column("score", no_wrap=True)
-    table.add_column("explanation", overflow="fold")
+    rows: list[tuple[str, str, str, str]] = []
     for number, group in enumerate(groups, 1):
-        label = plain(str(group.metadata.get(by, number)) if by else str(number))
+        label = str(group.metadata.get(by, number)) if by else str(number)
         for member, trajectory in enumerate(group, 1):
             score, said = "–", "unscored"
             if (judgement := trajectory.judgement) is not None and judgement.score is not None:
                 error = "" if judgement.standard_error is None else f" ± {judgement.standard_error:.2f}"
                 score = f"{judgement.score:.2f}{error}"
                 said = "".join(f"[{flag}] " for flag in judgement.flags) + own_explanation(group, trajectory)
-            table.add_row(label if member == 1 else "", str(member), plain(score), plain(said))
+            rows.append((label if member == 1 else "", str(member), score, said))
         if not group.trajectories:
-            table.add_row(label, "", "–", "")
-        table.add_section()
-    console.print(table)
+            rows.append((label, "", "–", ""))
+    print_table(console, ("group", "member", "score", "explanation"), rows, right=("member", "score"))
     warned = Counter(warning for group in groups if group.judgement for warning in group.judgement.warnings)
     for warning, count in warned.most_common(_WARNINGS):
         say(console, f"warning: {warning} (in {counted(count, 'group')})", "yellow")
