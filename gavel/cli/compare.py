@@ -53,6 +53,7 @@ from gavel.cli.training import (
 from gavel.judge.judge import Judge
 from gavel.llm.providers import model_id
 from gavel.reports.comparison import CellFigures, Comparison, compare_cells, read_cell, statement, write_comparison
+from gavel.reports.page import write_file
 from gavel.reports.run_figures import read_run
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RewardName
@@ -103,9 +104,8 @@ class Cell:
     async def train(self, root: Path) -> None:
         """Runs it in a process of one thread. Raises `GavelError` with the end of its log when that fails."""
         file = self.directory.parent / "cells" / f"{self.directory.name}.toml"
-        file.parent.mkdir(parents=True, exist_ok=True)
         config = paths_seen_from(self.config.resolved(), file.parent)
-        file.write_text(to_toml(config, config), encoding="utf-8")  # what follows from others is given, too
+        write_file(file, to_toml(config, config))  # what follows from others is given, too
         log = file.with_suffix(".log")
         with log.open("wb") as output:
             environment = {"GAVEL_RUNS": str(root), "OMP_NUM_THREADS": "1"}

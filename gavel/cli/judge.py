@@ -30,7 +30,7 @@ from gavel.judge.errors import JudgeError
 from gavel.llm.budget import prices_from_environment
 from gavel.llm.client import Client
 from gavel.reports.judge_trust import JudgeReport, read_report, render_report
-from gavel.reports.page import write_page
+from gavel.reports.page import write_file
 from gavel.scenarios.formats.reading import read_groups
 from gavel.trainer.runs.run_directory import runs_root
 
@@ -76,7 +76,7 @@ def write_judged_page(report: JudgeReport, file: Path) -> Path:
     """Writes the report of the judged groups of a file beside it, of a run into it."""
     beside = file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
     page = file / "judge.report.html" if file.is_dir() else beside
-    write_page(page, render_report(report))
+    write_file(page, render_report(report))
     return page
 
 

@@ -15,7 +15,7 @@ from gavel.base.text import counted
 from gavel.judge.audit.agreement import Pairs, mean_kendall_tau
 from gavel.judge.audit.bootstrap import mean_over_groups
 from gavel.reports.charts import Chart, CurvePoint, curves_chart
-from gavel.reports.page import render_page, write_page, write_results
+from gavel.reports.page import render_page, write_file, write_results
 from gavel.reports.run_figures import Curve, Row, cost_of, curve_of, is_trained, read_run, seconds_of, stored_groups
 from gavel.reports.statistics import MeanOverSeeds, PairedDifference, mean_over_seeds, paired_difference
 from gavel.scenarios.scenario import Scenario, ScenarioError
@@ -291,7 +291,7 @@ def write_comparison(comparison: Comparison) -> Path:
     for run in (run for arm in comparison.arms for run in arm.runs):
         for step, value in sorted(run.heldout_success.items()):
             rows.writerow([run.arm, run.seed, step, f"{value:.6g}", run.directory])
-    write_page(comparison.directory / "comparison.csv", table.getvalue())
+    write_file(comparison.directory / "comparison.csv", table.getvalue())
     page = render_page(
         "compare_page.html.j2", comparison=comparison, charts=_charts(comparison.arms), statements=outcome(comparison)
     )

@@ -39,15 +39,15 @@ def render_page(template: str, **values: object) -> str:
 
 def write_results(folder: Path, name: str, figures: Mapping[str, Any], html: str) -> Path:
     """Writes `figures` as NAME.json and the page as report.html, whose path it gives. Raises `GavelError`."""
-    write_page(folder / f"{name}.json", json.dumps(figures, indent=1, default=str) + "\n")
-    write_page(folder / "report.html", html)
+    write_file(folder / f"{name}.json", json.dumps(figures, indent=1, default=str) + "\n")
+    write_file(folder / "report.html", html)
     return folder / "report.html"
 
 
-def write_page(path: Path, html: str) -> None:
-    """Replaces `path` with the page. Raises `GavelError` when it cannot be written."""
+def write_file(path: Path, text: str) -> None:
+    """Replaces `path` with the text. Raises `GavelError` when it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, html.encode("utf-8", "replace"))  # JSON may hold lone surrogates, which UTF-8 cannot
+        write_atomically(path, text.encode("utf-8", "replace"))  # JSON may hold lone surrogates, which UTF-8 cannot
     except OSError as error:
         raise GavelError(f"{path} cannot be written: {error.strerror or error}", "Choose another path.") from error

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gavel.base.errors import GavelError
 from gavel.reports.charts import BOTTOM, LEFT, RIGHT, TOP, CurvePoint, curves_chart, score_histogram
-from gavel.reports.page import write_page
+from gavel.reports.page import write_file
 from gavel.reports.run_figures import cost_of, read_run, step_rows
 from gavel.reports.run_outcome import before_and_after, outcome_in_words, outcome_of_run
 from gavel.reports.run_page import render_run, write_run_report
@@ -254,6 +254,6 @@ def test_the_page_shows_a_task_before_and_after_the_judge_beside_the_truth_and_w
 
 def test_it_is_written_whole_even_with_text_that_has_no_utf8(tmp_path: Path):
     path = tmp_path / "deep" / "report.html"
-    write_page(path, "half a \ud83d pair")
+    write_file(path, "half a \ud83d pair")
     assert "half a ? pair" in path.read_text(encoding="utf-8")
     assert [file.name for file in path.parent.iterdir()] == ["report.html"]
