@@ -80,7 +80,7 @@ def pages(url: str, index: Index, files: list[Path], repetitions: int) -> dict[s
 
         def group() -> str:
             entry = dice.choice(entries)
-            return f"/group/{entry.path}/{entry.number}"
+            return f"/group/{entry['path']}/{entry['number']}"
 
         def by_reading() -> None:
             file = dice.choice(files)

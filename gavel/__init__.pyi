@@ -2,7 +2,6 @@ from . import integrations as integrations
 from .cli import run as run
 from .cli.compare import compare as compare
 from .cli.evaluate import evaluate as evaluate
-from .cli.evaluate import evaluate_many as evaluate_many
 from .judge.audit.agreement import agreement as agreement
 from .judge.audit.agreement import judge_vs_judge as judge_vs_judge
 from .judge.config import JudgeConfig as JudgeConfig

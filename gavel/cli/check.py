@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
+from gavel.base.errors import GavelError
 from gavel.base.text import counted
+from gavel.cli.evaluated_models import api_model
 from gavel.cli.named import scenario_named
 from gavel.cli.options import Assignments, Source, announce_stand_in, run_config, run_flags, settings_command
 from gavel.cli.score import own_explanation
@@ -23,8 +25,8 @@ from gavel.judge.prompt.call_prompt import count_message_tokens
 from gavel.llm.client import ChatAgent, Client
 from gavel.llm.errors import UnknownModelError
 from gavel.llm.types import Message, Reply, text_of
+from gavel.reports.page import write_file
 from gavel.reports.transcript import shortened, transcribe
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, shipped_scenarios
@@ -87,12 +89,7 @@ def check(
                 f"Leave it out for two plain scripts; for one of this machine: gavel evaluate --models base:{agent}.",
             ) from error
         names = agent
-
-        async def turn(request: ChatRequest) -> Any:
-            bounds = {"temperature": request.temperature, "max_completion_tokens": request.max_tokens}
-            return await player.turn(request.messages, request.tools, **bounds)
-
-        models = [FunctionModel(player.model, turn)] * 2
+        models = [api_model(player)] * 2
 
     async def play_and_judge() -> bool:
         say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}")
@@ -126,13 +123,10 @@ def check(
                 _say_lines(console, text_of(message), "dim")
         _print_judgement(console, judged)
         tokens = max(count_message_tokens(episode.messages()) for episode in episodes)
-        file = lengths_file(scenario)  # of later dry runs
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps({"tokens": tokens, "players": names}) + "\n", encoding="utf-8")
-        except OSError as error:
-            why = f"{file} cannot be written: {error.strerror or error}"
-            print_warning(f"the lengths were not kept for --dry-run: {why}")
+        try:  # for later dry runs
+            write_file(lengths_file(scenario), json.dumps({"tokens": tokens, "players": names}) + "\n")
+        except GavelError as error:
+            print_warning(f"the lengths were not kept for --dry-run: {error.message}")
         console.print(Rule("a step of training"))
         loop, fewer = with_tasks_there_are(config.loop, scenario)
         groups = f"{counted(loop.tasks_per_step, 'group')} of {loop.group_size} episodes"

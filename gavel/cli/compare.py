@@ -53,6 +53,7 @@ from gavel.cli.training import (
 from gavel.judge.judge import Judge
 from gavel.llm.providers import model_id
 from gavel.reports.comparison import CellFigures, Comparison, compare_cells, read_cell, statement, write_comparison
+from gavel.reports.page import write_file
 from gavel.reports.run_figures import read_run
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.config import RewardName
@@ -62,7 +63,7 @@ from gavel.trainer.model_spec import describe_model
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import RunDirectoryError, check_description, run_path, runs_root
 
-REWARDS = ("judge", "hand", "success", "constant")
+REWARDS = get_args(RewardName)
 THRESHOLD = 0.8
 _FLAGS = [
     Flag("loop.steps", "--steps", 30),
@@ -103,9 +104,8 @@ class Cell:
     async def train(self, root: Path) -> None:
         """Runs it in a process of one thread. Raises `GavelError` with the end of its log when that fails."""
         file = self.directory.parent / "cells" / f"{self.directory.name}.toml"
-        file.parent.mkdir(parents=True, exist_ok=True)
         config = paths_seen_from(self.config.resolved(), file.parent)
-        file.write_text(to_toml(config, config), encoding="utf-8")  # what follows from others is given, too
+        write_file(file, to_toml(config, config))  # what follows from others is given, too
         log = file.with_suffix(".log")
         with log.open("wb") as output:
             environment = {"GAVEL_RUNS": str(root), "OMP_NUM_THREADS": "1"}
@@ -211,8 +211,9 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     steps = f"steps to {comparison.threshold:.2f}"
     rows: list[tuple[str, ...]] = []
     for arm in comparison.arms:
-        gap = "–" if arm.hacking_gap.value is None else f"{arm.hacking_gap.value:+.2f}"
-        rows.append((arm.name, arm.final.text(), arm.steps_text, gap, arm.cost_text, duration(arm.seconds)))
+        gap = "–" if (value := arm.figures["hacking_gap"].value) is None else f"{value:+.2f}"
+        final = arm.figures["final"].text()
+        rows.append((arm.name, final, arm.steps_text, gap, arm.cost_text, duration(arm.seconds)))
     figures = ("held-out success", steps, "reward's gap to success", "cost, USD", "time")
     print_table(console, ("", *figures), rows, right=figures)
     for arm in comparison.arms:
@@ -273,10 +274,10 @@ def read_rewards(text: str) -> dict[RewardName, float]:
     """`judge+hand` as equal weights. Raises `GavelError` for a name that is none."""
     names = [name.strip() for name in text.split("+")]
     for name in names:
-        if name not in get_args(RewardName) or names.count(name) > 1:
+        if name not in REWARDS or names.count(name) > 1:
             raise GavelError(
                 f"there is no reward {name!r}, or {text} names it twice.",
-                f"Rewards: {', '.join(get_args(RewardName))}, and sums: judge+hand.",
+                f"Rewards: {', '.join(REWARDS)}, and sums: judge+hand.",
             )
     return dict.fromkeys(names, 1.0)  # pyright: ignore[reportReturnType]
 

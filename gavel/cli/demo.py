@@ -9,34 +9,29 @@ import contextlib
 import json
 import os
 import secrets
-import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
 from gavel.base.network import free_port
-from gavel.base.text import counted
 from gavel.cli.options import LIKELIHOOD, STAND_IN, Flag, Fresh, run_config, run_flags, settings_command, with_cassette
 from gavel.cli.run_file import Table
-from gavel.cli.terminal import RESUME, TRAINER, print_table, run_to_end, say, waiting_for
-from gavel.cli.training import open_run, run_directory_of, run_gavel, trainable
+from gavel.cli.terminal import RESUME, TRAINER, run_to_end, say, waiting_for
+from gavel.cli.train import measures_of, train_and_tell
+from gavel.cli.training import OpenRun, run_directory_of, run_gavel, trainable
 from gavel.judge.config import JudgeConfig
-from gavel.reports.run_figures import Row, is_trained, left_out_of, seconds_of, training_rows
-from gavel.reports.run_outcome import judge_and_truth, outcome_in_words
+from gavel.reports.run_figures import is_trained, training_rows
 from gavel.reports.run_page import write_run_report
 from gavel.scenarios.scenario import find_scenario
-from gavel.trainer.data.left_out import counted_left_out
 from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY, SCENARIOS
 from gavel.trainer.embedded.small_model import SMALL_MODEL
 from gavel.trainer.loop.evaluation import interval
-from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
+from gavel.trainer.loop.train_loop import EVALUATION
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
 
@@ -57,8 +52,6 @@ class DemoJob:
     """The name in the headline and of the run."""
     settings: Table
     """Of the run, as a run.toml has them."""
-    measures: Mapping[str, str]
-    """Measures shown beside success, and their labels."""
     learned: str
     """The sentence for a run that improved."""
     caveat: str
@@ -66,7 +59,6 @@ class DemoJob:
     """The caveat for `judge`."""
     judge: str = STAND_IN
     """The judge where no other is named."""
-    success: str = "held-out success"
     backend: Table = field(default_factory=lambda: {"slots": 256, "max_context": 4096})
     threads: int | None = 1
     """Threads of the tensor library, which slow down a tiny model; None: the library's default."""
@@ -85,7 +77,6 @@ RETURNS_DESK = DemoJob(
         "loop": {**_AT_A_DESK, "steps": 20, "tasks_per_step": 8},
         "train": {"learning_rate": 4e-3},
     },
-    measures={"looked_before_acting": "looked before acting", "turns": "turns"},
     learned=(
         "The base policy knows how to do this job, but its noisy demonstrations gave it a bad habit: it acts without "
         "looking. The judge's reward removed the habit. Only LoRA weights changed, and no reward function was written."
@@ -107,7 +98,6 @@ BOOKING_DESK = replace(
         "loop": {**_AT_A_DESK, "steps": 30},
         "train": {"learning_rate": 2e-3},
     },
-    measures={"turns": "turns", "tool_errors": "tool errors"},
     learned=(
         "The base policy knows how to do this job, but its noisy demonstrations gave it bad habits: it books and "
         "cancels without looking, or sells the dearest room. The judge's reward removed them."
@@ -134,8 +124,6 @@ ONE_SENTENCE = DemoJob(
     judge=LIKELIHOOD,
     backend={"slots": 32, "max_context": 128},
     threads=None,
-    measures={"words": "words", "names_topic": "names its topic", "truncated": "cut off at 40 tokens"},
-    success="one short sentence that names its topic",
     learned=(
         "Asked for one short sentence, the base model rambles. The judge's scores taught it to be short, and the text "
         "still reads as language: see its log-prob under the frozen base. Only LoRA weights changed."
@@ -173,7 +161,6 @@ def demo(
     ] = "local",
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
-    started = time.monotonic()
     if real and scenario is not None:
         raise GavelError(
             f"--real is not for {scenario}: it trains on one_sentence.", f"Leave out {scenario} or --real."
@@ -185,7 +172,7 @@ def demo(
     need_extra("train", job.command)
     if job.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(job.threads))  # read when torch is imported, here or in a child
-    run_to_end(run_demo(job, config, started, fresh=fresh, where=backend), RESUME)
+    run_to_end(run_demo(job, config, fresh=fresh, where=backend), RESUME)
 
 
 def _judge_of(job: DemoJob, judge: JudgeConfig, named: str | None) -> JudgeConfig:
@@ -201,14 +188,14 @@ def _judge_of(job: DemoJob, judge: JudgeConfig, named: str | None) -> JudgeConfi
     return judge.model_copy(update={"models": job.judge, **orders})
 
 
-async def run_demo(job: DemoJob, config: RunConfig, started: float, *, fresh: bool, where: str) -> None:
+async def run_demo(job: DemoJob, config: RunConfig, *, fresh: bool, where: str) -> None:
     """Trains, continuing an earlier run of the same command; prints the outcome, and writes it as `summary.json` to the
     run directory.
 
-    `started`: when the command did, by `time.monotonic`. `where` it trains: in this process (local); through a server
-    of `gavel backend` that is started here (remote), or that is started as a cluster does (sky-local).
+    `where` it trains: in this process (local); through a server of `gavel backend` that is started here (remote), or
+    that is started as a cluster does (sky-local).
     """
-    console, scenario, seed, steps = Console(), find_scenario(job.scenario), config.loop.seed, config.loop.steps
+    scenario, seed, steps = find_scenario(job.scenario), config.loop.seed, config.loop.steps
     named = str(config.judge.models)
     parts = [f"{job.name.replace(' ', '-')}-seed-{seed}"]  # the same for the same command, different for other settings
     parts += [] if named == job.judge else [named.replace("/", "-")]
@@ -220,76 +207,39 @@ async def run_demo(job: DemoJob, config: RunConfig, started: float, *, fresh: bo
     directory = run_directory_of(model)
     judge = with_cassette(config.judge, directory).build(scenario.rubric)
     await judge.probe(replayed=False)
-    async with open_run(console, model, config, judge, fresh=fresh, backend=_backend(where, job.backend)) as run:
-        setup = time.monotonic() - started
-        earlier = sum(row["whole"] for row in run.backend.history(model, TIMES))
+
+    def announce(run: OpenRun) -> None:
         parameters = run.backend.parameter_count(model)
         size = f"{parameters // 1000}k" if parameters < 1e6 else f"{parameters / 1e6:.0f}M"
         policy = f"{'embedded policy' if model.base_model in SCENARIOS else model.base_model} ({size} parameters)"
         scorer = _JUDGES.get(named, f"judge {named}")
-        say(console, f"Gavel demo · {job.name} · {policy} · {scorer} · {os.cpu_count()} cores")
+        say(run.console, f"Gavel demo · {job.name} · {policy} · {scorer} · {os.cpu_count()} cores")
         if run.start >= steps:
-            say(console, f"This run is finished; here is its outcome again. `{again}` starts over.")
+            say(run.console, f"This run is finished; here is its outcome again. `{again}` starts over.")
         elif run.start:
-            say(console, f"Continuing after step {run.start}.")
-        display = run.display(steps, run.begun)
-        with display.shown():
-            await train_scenario(model, scenario, judge, config.loop, config.train, display)
+            say(run.console, f"Continuing after step {run.start}.")
+
+    opened = _backend(where, job.backend)
+    run = await train_and_tell(model, scenario, config, judge, announce, fresh=fresh, backend=opened)
     curve = [row for row in run.rows if row["split"] == EVALUATION]
     base, trained = curve[0], curve[-1]
-    tasks, error, error_before = int(trained["trajectories"]), _half_width(trained), _half_width(base)
-    trained_steps, left_out = sum(map(is_trained, training_rows(run.rows))), left_out_of(run.rows)
-    (tau, statuses), spent = judge_and_truth(directory), Counter(seconds_of(run.rows))
-    judged = job.judge_caveat if named == job.judge else f"It was {named}."
-    about = [f"{job.caveat} {judged}", f"Again: {again}"]
-    if trained_steps and trained["success"] - base["success"] > error + error_before:
+    tasks, trained_steps = int(trained["trajectories"]), sum(map(is_trained, training_rows(run.rows)))
+    about = [f"{job.caveat} {job.judge_caveat if named == job.judge else f'It was {named}.'}", f"Again: {again}"]
+    error = sum(interval(row["success"], int(row["trajectories"])) for row in (base, trained))
+    if trained_steps and trained["success"] - base["success"] > error:
         about = [job.learned, *about]
-    phases = {"rollout": spent["rollout"] + spent["evaluation"], "judge": spent["judge"], "train": spent["train"]}
-    seconds = {"setup": setup, **phases, "total": earlier + time.monotonic() - started}
+        say(run.console, job.learned)
+    sides = {"base": base, "trained": trained}
     summary = {
-        "seed": seed,
-        "judge": named,
-        "backend": where,
-        "steps": steps,
-        "trained_steps": trained_steps,
-        "heldout_tasks": tasks,
-        **{
-            side: {"heldout_success": row["success"]} | {name: row[name] for name in job.measures}
-            for side, row in (("base", base), ("trained", trained))
-        },
-        "judge_vs_success_tau": tau,
-        "groups": dict(statuses),
-        "left_out": dict(left_out),
-        "curve": [
-            {"step": row["step"], "heldout_success": row["success"], "tasks": int(row["trajectories"])} for row in curve
-        ],
-        "seconds": {name: round(value, 2) for name, value in seconds.items()},
+        **{"seed": seed, "judge": named, "steps": steps, "trained_steps": trained_steps, "heldout_tasks": tasks},
+        **{side: {"heldout_success": row["success"]} | measures_of(row) for side, row in sides.items()},
         "about": about,
     }
     write_atomically(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
-    limits = {"max_tokens": config.loop.max_tokens, "scenario": job.scenario, "settable": False}
-    for line in [*outcome_in_words(run.rows, **limits), *about[:-2]]:
-        say(console, line)
-    certainty = f"({counted(tasks, 'task')}, 95 % interval ±{error:.2f})"
-    rows: list[tuple[str, ...]] = [(job.success, f"{base['success']:.2f}", f"{trained['success']:.2f}", certainty)]
-    for name, label in job.measures.items():
-        figures = [row[name] for row in (base, trained)]
-        rows.append((label, *(f"{figure:.{1 if figure >= 10 else 2}f}" for figure in figures), ""))
-    print_table(console, ("", "before", "after", ""), rows, right=("before", "after"))
-    say(console, "by step: " + "  ".join(f"{row['step']}: {row['success']:.2f}" for row in curve))
-    agreement = "no order to compare" if tau is None else f"tau {tau:.2f}"
-    unscored, degenerate = statuses["unscored"], counted(statuses["degenerate"], "degenerate group")
-    say(console, f"judge vs truth: {agreement}, {unscored} unscored, {degenerate} left out")
-    for reason, count in left_out.most_common():
-        say(console, f"left out: {counted_left_out(reason, count)}")
     with waiting_for("writing the report"):
         run.page = write_run_report(directory)
     run.say_end()
-    say(console, "Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
-
-
-def _half_width(row: Row) -> float:
-    return interval(row["success"], int(row["trajectories"]))
+    say(run.console, "Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B")
 
 
 _JUDGES = {

@@ -44,7 +44,6 @@ from gavel.judge.judge import Judge
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget, price, prices_from_environment
 from gavel.reports.model_table import (
-    Episode,
     ModelRow,
     ModelTable,
     ScenarioTable,
@@ -63,7 +62,6 @@ from gavel.scenarios.task import Task
 from gavel.trainer.loop.evaluation import EvaluationError, measure
 from gavel.trainer.loop.model_samples import (
     COST,
-    SECONDS,
     Sample,
     SampledModel,
     joint_groups,
@@ -128,7 +126,8 @@ def evaluate_command(
             except ScenarioError as error:  # such as a world whose server is down
                 failed[source] = error
                 continue
-            check_apart([scenario.name, *(other.scenario.name for other in planned.values())])
+            if any(scenario.name == other.scenario.name for other in planned.values()):
+                raise GavelError(f"two scenarios are called {scenario.name}.", "Name each scenario once.")
             if dry_run and config.backend.url is not None:
                 raise GavelError(
                     f"--dry-run does not ask {config.backend.url} for its policy.",
@@ -260,11 +259,7 @@ class _Evaluation:
         for name, samples in episodes.items():
             for member in (member for group in samples.values() for member in group):
                 member.metrics |= measure(self.scenario, member)
-            measured = [
-                Episode(task, each.trajectories, each.metrics.get(COST), float(each.metrics.get(SECONDS, 0)))
-                for (task, _), each in samples.items()
-            ]
-            rows.append(model_row(name, measured, groups, failed[name]))
+            rows.append(model_row(name, samples, groups, failed[name]))
         table = ModelTable(
             scenario=self.scenario.name,
             rows=rows,
@@ -366,22 +361,20 @@ async def evaluate(
     samples: int = 1,
     max_cost: float | None = None,
     settings: RunConfig | None = None,
-    budget: Budget | None = None,
 ) -> ModelTable:
     """Lets models work on the same held-out tasks, and compares them by success and by the judge's scores.
 
     `models`: API models (openai/gpt-5-mini), checkpoints (desk/clerk, desk/clerk@12, a directory), untrained bases
     (base:NAME), and models that the program holds. `judge`: a model's name, a `gavel.Judge` (best with
     alone="scored"), or None for no judge. `samples` of each task: pass@k for k up to it. `max_cost`: US dollars of API
-    models and a judge that is named; or `budget`, which others may share. `settings`: of sampling and engine, as a run
-    has them.
+    models and a judge that is named. `settings`: of sampling and engine, as a run has them.
 
-    Episodes that are kept are not sampled again. Writes report.html, evaluation.csv and evaluation.json to
+    Episodes that are kept are not sampled again. Writes report.html and evaluation.json to
     runs/evaluations/<scenario>. Raises `GavelError`.
     """
     world = scenario if isinstance(scenario, Scenario) else scenario_named(scenario)
     config = (settings or settings_of(scenario if isinstance(scenario, str) else scenario.name)).resolved()
-    budget = budget or Budget(max_cost)
+    budget = Budget(max_cost)
     judge = None if judge == _NO_JUDGE else judge
     if isinstance(judge, str):
         named = config.judge.model_copy(update={"models": judge})
@@ -403,39 +396,6 @@ def scoring_judge(settings: JudgeConfig, scenario: Scenario, budget: Budget) -> 
     judge = with_cassette(settings, folder_of([scenario.name])).build(scenario.rubric, budget=budget)
     check_stand_in(judge, scenario)
     return judge
-
-
-async def evaluate_many(
-    scenarios: Sequence[str | Scenario],
-    *,
-    models: Sequence[str | ChatModel],
-    judge: str | Judge | None = None,
-    tasks: int = _TASKS,
-    samples: int = 1,
-    max_cost: float | None = None,
-    settings: RunConfig | None = None,
-) -> ScenarioTable:
-    """`evaluate` on several scenarios, with one table of scenarios by models.
-
-    `judge`: a `gavel.Judge` without a rubric scores each scenario by the scenario's own. `max_cost`: of all together.
-    Writes report.html, evaluation.csv and evaluation.json to runs/evaluations/A+B, beside the reports of each scenario.
-    Raises `GavelError` for two scenarios of one name, and what `evaluate` raises for the first that fails.
-    """
-    names = [each.name if isinstance(each, Scenario) else scenario_named(each).name for each in scenarios]
-    check_apart(names)
-    options: dict[str, Any] = {"models": models, "judge": judge, "tasks": tasks, "samples": samples}
-    options |= {"settings": settings, "budget": Budget(max_cost)}
-    table = ScenarioTable([await evaluate(each, **options) for each in scenarios], folder_of(names))
-    write_scenario_table(table)
-    return table
-
-
-def check_apart(scenarios: Sequence[str]) -> None:
-    """Raises `GavelError` for two scenarios of one name, whose episodes would be mixed up, and for none."""
-    if not scenarios or len(set(scenarios)) < len(scenarios):
-        raise GavelError(
-            f"the scenarios to evaluate are {', '.join(scenarios) or 'none'}.", "Name at least one, and each name once."
-        )
 
 
 def folder_of(scenarios: Sequence[str]) -> Path:

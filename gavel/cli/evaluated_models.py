@@ -185,24 +185,8 @@ async def _serve_policy(
 @contextlib.asynccontextmanager
 async def _serve_api(name: str, scenario: Scenario, config: RunConfig, budget: Budget) -> AsyncGenerator[Play]:
     async def play(task: Task, seed: int) -> TrajectoryGroup:
-        agent = ChatAgent(name, budget)
-        refused: list[BudgetError] = []
-
-        async def turn(request: ChatRequest) -> ChatCompletion | Message:
-            try:
-                return await agent.turn(
-                    request.messages,
-                    request.tools,
-                    temperature=request.temperature,
-                    max_completion_tokens=request.max_tokens,
-                    seed=None if request.seed is None else request.seed % 2**31,
-                    max_retries=_RETRIES,
-                )
-            except BudgetError as error:
-                refused.append(error)
-                raise
-
-        group = await _make_play(FunctionModel(name, turn), scenario, config)(task, seed)
+        agent, refused = ChatAgent(name, budget), list[BudgetError]()
+        group = await _make_play(api_model(agent, refused), scenario, config)(task, seed)
         if refused:
             raise LlmError(
                 refused[0].message, "Raise --max-cost; the same command goes on with the episodes that are missing."
@@ -213,6 +197,27 @@ async def _serve_api(name: str, scenario: Scenario, config: RunConfig, budget: B
         return group
 
     yield play
+
+
+def api_model(agent: ChatAgent, refused: list[BudgetError] | None = None) -> FunctionModel:
+    """The model that an agent asks; `refused` collects what its budget did not allow."""
+
+    async def turn(request: ChatRequest) -> ChatCompletion | Message:
+        try:
+            return await agent.turn(
+                request.messages,
+                request.tools,
+                temperature=request.temperature,
+                max_completion_tokens=request.max_tokens,
+                seed=None if request.seed is None else request.seed % 2**31,
+                max_retries=_RETRIES,
+            )
+        except BudgetError as error:
+            if refused is not None:
+                refused.append(error)
+            raise
+
+    return FunctionModel(agent.model, turn)
 
 
 def _make_play(model: ChatModel, scenario: Scenario, config: RunConfig) -> Play:

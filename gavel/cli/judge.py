@@ -24,15 +24,13 @@ from gavel.cli.options import STAND_IN, default_judge
 from gavel.cli.terminal import print_table, run_interruptibly, say
 from gavel.judge.audit.golden import GoldenResult, check_golden, golden_scores, jury_weights, learnt_prior, with_weights
 from gavel.judge.audit.golden_set import SHIPPED, counts_down, load_golden
-from gavel.judge.config import read_text_option
+from gavel.judge.config import JudgeConfig
 from gavel.judge.drafts import draft_rubric
 from gavel.judge.errors import JudgeError
-from gavel.judge.judge import Judge
 from gavel.llm.budget import prices_from_environment
-from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
 from gavel.reports.judge_trust import JudgeReport, read_report, render_report
-from gavel.reports.page import write_page
+from gavel.reports.page import write_file
 from gavel.scenarios.formats.reading import read_groups
 from gavel.trainer.runs.run_directory import runs_root
 
@@ -78,7 +76,7 @@ def write_judged_page(report: JudgeReport, file: Path) -> Path:
     """Writes the report of the judged groups of a file beside it, of a run into it."""
     beside = file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
     page = file / "judge.report.html" if file.is_dir() else beside
-    write_page(page, render_report(report))
+    write_file(page, render_report(report))
     return page
 
 
@@ -120,17 +118,16 @@ def golden(
             "the stand-in checks rules of a rubric and reads no answers, so a golden set says nothing of it.",
             "Name a judge model: --judge openai/gpt-5-mini, or GAVEL_JUDGE_MODEL.",
         )
-    tape = None if cassette == Path("none") else Cassette(cassette or runs_root() / "golden.sqlite")
-    models = [name.strip() for name in model.split(",")] if model else None
-    engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
+    tape = cassette or runs_root() / "golden.sqlite"
+    engine = JudgeConfig(models=model, rubric=rubric, cassette=tape).build()
     engine.probe_when_asked()
     known = load_golden(file or SHIPPED, label, by, prompt)
     if field := known[0].label:
         say(Console(), f"The order is that of the field {field}{', 1 is best' if counts_down(field) else ''}.")
     known = [known[at * len(known) // limit] for at in range(limit)] if limit and limit < len(known) else known
     results = run_interruptibly(check_golden(engine, known))
-    if tape is not None:
-        tape.close()
+    if engine.cassette is not None:
+        engine.cassette.close()
     _print_golden(results, " + ".join(engine.names))
     if failed := [result for result in results if not result.scores]:
         raise JudgeError(

@@ -28,6 +28,7 @@ from gavel.judge.task_drafts import Drafting, DraftRecord, split
 from gavel.llm.budget import Budget, prices_from_environment
 from gavel.llm.client import ChatAgent, Client
 from gavel.prompts import render
+from gavel.reports.page import write_file
 from gavel.scenarios.mcp import McpServer, mcp, survey
 from gavel.scenarios.scenario import BRIDGED, find_scenario, shipped_scenarios
 
@@ -128,14 +129,8 @@ def _write(folder: Path, values: Mapping[str, Any], tasks: str | None = None) ->
     for file, template in (("scenario.py", f"{of_mcp}scenario"), ("test_scenario.py", f"test_{of_mcp}scenario")):
         text = (_TEMPLATES / f"{template}.py.j2").read_text("utf-8")
         files[file] = environment.from_string(text).render(values)
-    try:
-        folder.mkdir(exist_ok=True)
-        for file, text in files.items():
-            (folder / file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise GavelError(
-            f"{folder} cannot be written: {error.strerror}", "Make room there, or go elsewhere."
-        ) from error
+    for file, text in files.items():
+        write_file(folder / file, text)
     typer.echo(f"Written: {', '.join(str(folder / file) for file in files)}")
     judge = f" --judge {values['model']}" if "model" in values else ""
     typer.echo(f"Next: gavel check {shlex.quote(str(folder / 'scenario.py'))}{judge}")

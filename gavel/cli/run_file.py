@@ -107,11 +107,10 @@ def validate(model: type[Settings], tables: Table, where: Where, show: str = SHO
     prefix = f"{place}: " if place else ""
     name = ".".join(path)
     if first["type"] == "extra_forbidden":
-        known, kind = _known_fields(model, path[:-1], tables)
+        known = _known_fields(model, first["loc"][:-1])
         nearest = difflib.get_close_matches(path[-1], known, 1, _SIMILAR)
         table = f"[{'.'.join(path[:-1])}]" if path[1:] else "the top of the configuration"
-        there_are = f"With kind {kind} there are" if kind and "kind" in known else "There are"
-        remedy = f"Did you mean {nearest[0]}?" if nearest else f"{there_are}: {', '.join(known)}."
+        remedy = f"Did you mean {nearest[0]}?" if nearest else f"There are: {', '.join(known)}."
         raise RunFileError(f"{prefix}{table} has no {path[-1]}.", remedy)
     what = first["msg"].removeprefix("Value error, ").rstrip(".")
     what = what[:1].lower() + what[1:]
@@ -134,19 +133,14 @@ def _path_in(tables: Table, first: ErrorDetails) -> tuple[str, ...]:
     return tuple(path)
 
 
-def _known_fields(model: type[BaseModel], path: tuple[str, ...], tables: Table) -> tuple[list[str], str]:
-    """The fields of the table at `path`, and its `kind`, if it has one: of several models that may stand there, only
-    that of this kind counts."""
-    models, kind = [model], ""
-    for name in path:
-        tables = tables[name]
-        fields = [each.model_fields[name] for each in models if name in each.model_fields]
-        if fields:  # else the name is a key in a table of models
-            models = [one for field in fields for one in models_in(field.annotation)]
-        kind = str(tables.get("kind", "")) if isinstance(tables, dict) else ""
-        if kind:
-            models = [one for one in models if one.model_fields["kind"].default == kind]
-    return list(dict.fromkeys(field for one in models for field in one.model_fields)), kind
+def _known_fields(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """The fields of the table at an error's location, in which a union's tag chooses the model."""
+    models = [model]
+    for part in map(str, loc):
+        fields = [each.model_fields[part] for each in models if part in each.model_fields]
+        tagged = [each for each in models if "kind" in each.model_fields and each.model_fields["kind"].default == part]
+        models = [one for field in fields for one in models_in(field.annotation)] or tagged or models
+    return list(dict.fromkeys(field for one in models for field in one.model_fields))
 
 
 def to_toml(settings: BaseModel, derived_from: BaseModel | None = None) -> str:

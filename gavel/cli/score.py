@@ -21,7 +21,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gavel.base.errors import GavelError, first_error
 from gavel.base.text import counted
@@ -37,9 +36,8 @@ from gavel.cli.options import (
     replies_directory,
     settings_command,
     with_cassette,
-    with_default_judge,
 )
-from gavel.cli.terminal import INTERRUPTED, plain, run_interruptibly, say, show_progress, status_of
+from gavel.cli.terminal import INTERRUPTED, print_table, run_interruptibly, say, show_progress, status_of
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_groups
@@ -124,8 +122,8 @@ class Scoring:
 
         Replies that are on the cassette cost nothing.
         """
-        groups = self._read()
-        config = self._with_cassette(config)
+        groups = read_attempts(self.files, self.by, self.columns)
+        config = with_cassette(config, replies_directory(self.out))
         path = Path(config.cassette or "none")
         judge = config.build(cassette=Cassette(path, "replay") if path.is_file() else None)
         done = self._scored_before(groups, judge)
@@ -143,7 +141,7 @@ class Scoring:
         Raises a `GavelError` when a file is not usable, and after all else is done when the judge failed on a group.
         Ctrl-C says what is kept, and exits with status 130.
         """
-        out, output, config = self.out, None, self._with_cassette(config)
+        out, output, config = self.out, None, with_cassette(config, replies_directory(self.out))
         goes_on = f"the same command goes on from there ({out})."
         batches = BatchScoring(config, out) if batch else None
         try:
@@ -200,7 +198,7 @@ class Scoring:
         or `StoreError` when a file cannot be read, and `GavelError` when the judge has no key or `output` cannot be
         used; nothing is judged then.
         """
-        groups = await asyncio.to_thread(self._read)
+        groups = await asyncio.to_thread(read_attempts, self.files, self.by, self.columns)
         announce_stand_in(judge.names)
         judge.check()
         if set(judge.names) == {model_id(STAND_IN)}:
@@ -229,12 +227,6 @@ class Scoring:
             return None
         is_input = out.exists() and any(each.exists() and out.samefile(each) for each in self.files)
         return judged_output(out, judge.settings, is_input=is_input)
-
-    def _with_cassette(self, config: JudgeConfig) -> JudgeConfig:
-        return with_cassette(with_default_judge(config), replies_directory(self.out))
-
-    def _read(self) -> list[TrajectoryGroup]:
-        return read_attempts(self.files, self.by, self.columns)
 
     def _scored_before(self, groups: Sequence[TrajectoryGroup], judge: Judge) -> dict[int, TrajectoryGroup]:
         names = ", ".join(map(str, self.files))
@@ -294,24 +286,19 @@ def print_scores(
     if any(len(group) == 1 and group.trajectories[0].reward is None for group in groups):
         alone = "Groups of one: --alone scored scores each by itself; --by FIELD puts rows of one task together."
         say(console, alone)
-    table = Table(show_edge=False, pad_edge=False)
-    table.add_column("group", overflow="fold")
-    table.add_column("member", justify="right")
-    table.add_column("score", no_wrap=True)
-    table.add_column("explanation", overflow="fold")
+    rows: list[tuple[str, str, str, str]] = []
     for number, group in enumerate(groups, 1):
-        label = plain(str(group.metadata.get(by, number)) if by else str(number))
+        label = str(group.metadata.get(by, number)) if by else str(number)
         for member, trajectory in enumerate(group, 1):
             score, said = "–", "unscored"
             if (judgement := trajectory.judgement) is not None and judgement.score is not None:
                 error = "" if judgement.standard_error is None else f" ± {judgement.standard_error:.2f}"
                 score = f"{judgement.score:.2f}{error}"
                 said = "".join(f"[{flag}] " for flag in judgement.flags) + own_explanation(group, trajectory)
-            table.add_row(label if member == 1 else "", str(member), plain(score), plain(said))
+            rows.append((label if member == 1 else "", str(member), score, said))
         if not group.trajectories:
-            table.add_row(label, "", "–", "")
-        table.add_section()
-    console.print(table)
+            rows.append((label, "", "–", ""))
+    print_table(console, ("group", "member", "score", "explanation"), rows, right=("member", "score"))
     warned = Counter(warning for group in groups if group.judgement for warning in group.judgement.warnings)
     for warning, count in warned.most_common(_WARNINGS):
         say(console, f"warning: {warning} (in {counted(count, 'group')})", "yellow")

@@ -65,8 +65,6 @@ def say(console: Console, line: str, style: str = "") -> None:
     console.print(plain(line, style), soft_wrap=True)
 
 
-_WORD = 12
-"""Columns of a heading's word that may be folded."""
 _GAP = 2
 
 
@@ -75,36 +73,32 @@ def print_table(
 ) -> None:
     """Prints texts in columns under their headings. Texts that are too wide for a terminal are folded; those under the
     headings `right` are figures, which stay whole: where they do not fit, each is a line of its own."""
+
+    def width(column: Iterable[Text]) -> int:
+        return max((cell_len(line) for text in column for line in text.plain.split("\n")), default=0)
+
     heads, *lines = [list(map(plain, row)) for row in (headings, *rows)]
     if not (console.is_terminal or "COLUMNS" in os.environ):
         console.width = 1000  # a file or another program takes any number of columns
-    widths = [max(text.cell_len for text in column) for column in zip(heads, *lines, strict=True)]
-    gaps = _GAP * (len(heads) - 1)
-    if sum(widths) + gaps > console.width:
-        for at, head in enumerate(heads):
-            cells = [line[at].cell_len for line in lines]
-            if not at:
-                widths[at] = min(max(cells, default=0), console.width // 2)
-            elif head.plain in right:
-                widths[at] = max([*cells, *(min(cell_len(word), _WORD) for word in head.plain.split())])
-        texts = sorted((at for at, head in enumerate(heads) if at and head.plain not in right), key=widths.__getitem__)
-        spare = console.width - gaps - sum(width for at, width in enumerate(widths) if at not in texts)
-        for number, at in enumerate(texts):
-            widths[at] = min(widths[at], max(spare // (len(texts) - number), 1))
-            spare -= widths[at]
-        if right and spare < 0:
+    room, are_figures = console.width - _GAP * (len(heads) - 1), [head.plain in right for head in heads]
+    shown = heads
+    if sum(map(width, zip(heads, *lines, strict=True))) > room:
+        stacked = [Text("\n".join(head.plain.split())) for head in heads]
+        shown = [each if is_figure else head for head, each, is_figure in zip(heads, stacked, are_figures, strict=True)]
+        name, *others = zip(shown, *lines, strict=True)
+        needed = [width(column) if is_figure else 1 for column, is_figure in zip(others, are_figures[1:], strict=True)]
+        if right and sum(needed) + min(width(name), console.width // 2) > room:
             if heads[0].plain:
                 console.print(heads[0], style="bold", soft_wrap=True)
-            for name, *cells in lines:
-                console.print(name, soft_wrap=True)
+            for first, *cells in lines:
+                console.print(first, soft_wrap=True)
                 for heading, cell in zip(heads[1:], cells, strict=True):
                     console.print(Text.assemble("  ", heading, ": ", cell), soft_wrap=True)
             return
     table = Table(box=None, pad_edge=False)
-    for heading, width in zip(heads, widths, strict=True):
-        table.add_column(
-            heading, justify="right" if heading.plain in right else "left", overflow="fold", width=width or 1
-        )
+    for at, (head, is_figure) in enumerate(zip(shown, are_figures, strict=True)):
+        is_whole = is_figure or (not at and width(line[0] for line in lines) <= console.width // 2)
+        table.add_column(head, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_whole)
     for line in lines:
         table.add_row(*line)
     console.print(table)

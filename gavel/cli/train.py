@@ -4,9 +4,10 @@ Torch is imported by `run_training` alone, once scenario, judge and settings are
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -29,6 +30,8 @@ from gavel.cli.options import (
 from gavel.cli.run_file import to_toml
 from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, waiting_for
 from gavel.cli.training import (
+    OpenRun,
+    RunDisplay,
     check_begun,
     check_run,
     open_run,
@@ -38,14 +41,22 @@ from gavel.cli.training import (
     trainable,
     with_tasks_there_are,
 )
+from gavel.judge.judge import Judge
+from gavel.reports.run_figures import Row
 from gavel.scenarios.mixture import Mixture
+from gavel.scenarios.scenario import Scenario
 from gavel.trainer.loop.group_maker import check_rewards
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.loop.watchdog import check_turn_limits
+from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.run_listing import last_step, read_wanted_steps
+
+if TYPE_CHECKING:
+    from gavel.trainer.backends.local import LocalBackend
+    from gavel.trainer.backends.remote.client import RemoteBackend
 
 _FINISHED = "The run was finished after step {}; for more, raise --steps."
 _COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")
@@ -97,40 +108,70 @@ def train(
         if not launched():
             raise typer.Exit(launch(config.backend.processes))
 
-    async def run_training() -> None:
-        console, loop = Console(), config.loop
-        async with open_run(console, trainable(config, scenario.name), config, judge, fresh=fresh) as run:
-            rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
-            reward = (
-                f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
-            )
-            state = f" · continuing after step {run.start}" if 0 < run.start < loop.steps else ""
-            say(console, f"Gavel · {scenario.name} · {run.model.base_model} · {reward}{state}")
-            planned = read_wanted_steps(directory, ()) if state and run.there is None else None
-            is_given = {"total_steps", "warmup_steps"} <= given.train.model_fields_set
-            if planned not in (None, loop.steps) and not is_given:
-                told = f"begun for {counted(planned, 'step')}, and its learning rate now falls until {loop.steps}"
-                say(console, f"It was {told}: not the run that --steps {loop.steps} alone would have given (--fresh).")
-            say(console, f"Endpoint: {run.backend.endpoint(run.model).limits}")
-            display = run.display(loop.steps, partial(run.begun, config, given))
-            with display.shown():
-                await train_scenario(run.model, scenario, judge, loop, config.train, display)
+    def announce(run: OpenRun) -> None:
+        loop = config.loop
+        rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
+        reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
+        state = f" · continuing after step {run.start}" if 0 < run.start < loop.steps else ""
+        say(run.console, f"Gavel · {scenario.name} · {run.model.base_model} · {reward}{state}")
+        planned = read_wanted_steps(directory, ()) if state and run.there is None else None
+        is_given = {"total_steps", "warmup_steps"} <= given.train.model_fields_set
+        if planned not in (None, loop.steps) and not is_given:
+            told = f"begun for {counted(planned, 'step')}, and its learning rate now falls until {loop.steps}"
+            say(run.console, f"It was {told}: not the run that --steps {loop.steps} alone would have given (--fresh).")
+        say(run.console, f"Endpoint: {run.backend.endpoint(run.model).limits}")
         if run.start >= loop.steps:
-            say(console, _FINISHED.format(run.start))
-        judges = judge.names if judge else ()
-        run.say_outcome(max_tokens=loop.max_tokens, scenario=config.scenario, judges=judges)
-        if points := [row for row in run.rows if row["split"] == EVALUATION]:
-            first, last = points[0], points[-1]
-            rows = [
-                (name.replace("_", " "), f"{first[name]:.2f}" if name in first else "–", f"{value:.2f}")
-                for name, value in last.items()
-                if name not in _COUNTS and not name.startswith("judge/")
-            ]
-            tasks = counted(round(last["trajectories"]), "held-out task")
-            print_table(console, (tasks, "before", "after"), rows, right=("before", "after"))
+            say(run.console, _FINISHED.format(run.start))
+
+    async def run_training() -> None:
+        model = trainable(config, scenario.name)
+        run = await train_and_tell(model, scenario, config, judge, announce, fresh=fresh, given=given)
         run.say_end()
 
     run_to_end(run_training(), RESUME)
+
+
+async def train_and_tell(
+    model: TrainableModel,
+    scenario: Scenario | Mixture,
+    config: RunConfig,
+    judge: Judge | None,
+    announce: Callable[[OpenRun], None],
+    *,
+    fresh: bool,
+    given: RunConfig | None = None,
+    backend: "AbstractAsyncContextManager[LocalBackend | RemoteBackend] | None" = None,
+) -> OpenRun:
+    """Trains the model, and prints the outcome with the figures before and after.
+
+    `announce` is called before the work. `given`: the settings before defaults were filled in; with them the run keeps
+    its configuration as run.toml.
+    """
+    loop = config.loop
+    async with open_run(Console(), model, config, judge, fresh=fresh, backend=backend) as run:
+        announce(run)
+        points = run.backend.history(model, EVALUATION)
+        first = next((row.get("success") for row in points if row["step"] == 0), None)
+        begun = partial(run.begun, config if given else None, given)
+        display = RunDisplay(run.console, loop.steps, run.start, first, begun, judge, run.report)
+        with display.shown():
+            await train_scenario(model, scenario, judge, loop, config.train, display)
+    judges = judge.names if judge else ()
+    run.say_outcome(max_tokens=loop.max_tokens, scenario=config.scenario, judges=judges, settable=given is not None)
+    if points := [row for row in run.rows if row["split"] == EVALUATION]:
+        first, last = map(measures_of, (points[0], points[-1]))
+        rows = [
+            (name.replace("_", " "), f"{first[name]:.2f}" if name in first else "–", f"{value:.2f}")
+            for name, value in last.items()
+        ]
+        tasks = counted(round(points[-1]["trajectories"]), "held-out task")
+        print_table(run.console, (tasks, "before", "after"), rows, right=("before", "after"))
+    return run
+
+
+def measures_of(row: Row) -> dict[str, float]:
+    """Figures of an evaluation, but for counts and those of the judge."""
+    return {name: value for name, value in row.items() if name not in _COUNTS and not name.startswith("judge/")}
 
 
 def config(

@@ -45,7 +45,7 @@ from gavel.trainer.embedded import EMBEDDED
 from gavel.trainer.loop.evaluation import BASE, EVALUATING, WINS, Evaluation, most_comparisons
 from gavel.trainer.loop.experiment import describe_run
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
-from gavel.trainer.loop.train_loop import EVALUATION, Observer, StepReport
+from gavel.trainer.loop.train_loop import Observer, StepReport
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.model_spec import describe_model
 from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, ImitationConfig, RunConfig
@@ -118,12 +118,6 @@ class OpenRun:
             write_atomically(file, to_toml(paths_seen_from(config, file.parent), given))
         if self.replaced is not None:
             self.replaced.delete()
-
-    def display(self, steps: int, begun: Callable[[], None]) -> "RunDisplay":
-        """Shows the training; `begun` is called once, with its first piece of work."""
-        points = self.backend.history(self.model, EVALUATION)
-        first = next((row.get("success") for row in points if row["step"] == 0), None)
-        return RunDisplay(self.console, steps, self.start, first, begun, self.judge, self.report)
 
     def say_outcome(self, **about: Any) -> None:
         """Prints the run's outcome, before tables and paths: see `outcome_in_words`."""

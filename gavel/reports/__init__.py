@@ -2,7 +2,7 @@
 
     report = read_report(read_groups(Path("judged.jsonl.zst")), "success", source="judged.jsonl.zst")
     report.verdict                                    # "This judge ranks attempts as success does (tau 0.73, …)."
-    write_page(Path("judged.report.html"), render_report(report))
+    write_file(Path("judged.report.html"), render_report(report))
 
 Figures are read first, as plain values; templates only lay them out. A page loads nothing, runs no script, and escapes
 every value.

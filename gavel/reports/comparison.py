@@ -3,6 +3,8 @@
 Figures of held-out success are over the seeds; judge - hand is paired by seed. Read from the run directories alone.
 """
 
+import csv
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -13,7 +15,7 @@ from gavel.base.text import counted
 from gavel.judge.audit.agreement import Pairs, mean_kendall_tau
 from gavel.judge.audit.bootstrap import mean_over_groups
 from gavel.reports.charts import Chart, CurvePoint, curves_chart
-from gavel.reports.page import render_page, write_results
+from gavel.reports.page import render_page, write_file, write_results
 from gavel.reports.run_figures import Curve, Row, cost_of, curve_of, is_trained, read_run, seconds_of, stored_groups
 from gavel.reports.statistics import MeanOverSeeds, PairedDifference, mean_over_seeds, paired_difference
 from gavel.scenarios.scenario import Scenario, ScenarioError
@@ -34,7 +36,6 @@ class CellFigures:
     directory: Path
     heldout_success: Curve
     """By step."""
-    heldout_tasks: int
     judge_score: Curve
     """Mean of the training rollouts; empty where no judge scored."""
     rewarded: Curve
@@ -48,14 +49,11 @@ class CellFigures:
     """Measures of held-out attempts by step: the scenario's own, turns and the like."""
     alarms: Mapping[str, int]
     """The step of each alarm about the judge or the hand-written reward."""
-    watched: bool
-    """True if anything was there to raise an alarm: a judge, or a hand-written reward."""
     cost_usd: float | None
     """None = not known."""
     seconds: float
-    steps: int
-    trained_steps: int
-    """Steps that changed the adapter."""
+    trained: bool | None
+    """Whether a step changed the adapter; None before the first step."""
     damage: tuple[str, ...]
     """Files of it that cannot be read, with the remedy."""
 
@@ -75,15 +73,9 @@ class Arm:
     """All runs of one reward."""
 
     name: str
-    final: MeanOverSeeds
-    steps_to: MeanOverSeeds
-    """Mean over the seeds that reached the threshold; `seeds` says how many."""
-    hacking_gap: MeanOverSeeds
-    drift_hand: MeanOverSeeds
-    """Change of tau between judge and hand from the first third of training to the last."""
-    drift_truth: MeanOverSeeds
-    tau_hand: MeanOverSeeds
-    tau_truth: MeanOverSeeds
+    figures: Mapping[str, MeanOverSeeds]
+    """Means over the seeds that have the figure, by the names of `_FIGURES`; `steps_to` is the first evaluated step at
+    or above the threshold."""
     measures: Mapping[str, MeanOverSeeds]
     """Measures of held-out attempts after the last step."""
     cost_usd: float | None
@@ -93,9 +85,9 @@ class Arm:
     @property
     def steps_text(self) -> str:
         """`14`, or `14 (3 of 5 seeds)` where some never reached it."""
-        reached, seeds = self.steps_to.seeds, len(self.runs)
-        some = "" if reached == seeds else f" ({reached} of {seeds} seeds)"
-        return "–" if self.steps_to.value is None else f"{self.steps_to.value:.0f}{some}"
+        to, seeds = self.figures["steps_to"], len(self.runs)
+        some = "" if to.seeds == seeds else f" ({to.seeds} of {seeds} seeds)"
+        return "–" if to.value is None else f"{to.value:.0f}{some}"
 
     @property
     def cost_text(self) -> str:
@@ -108,7 +100,7 @@ class Arm:
         names, runs = dict.fromkeys(name for run in self.runs for name in run.alarms), counted(len(self.runs), "run")
         steps = {name: [run.alarms[name] for run in self.runs if name in run.alarms] for name in names}
         told = [f"{name.replace('_', ' ')}: {len(at)} of {runs}, first at step {min(at)}" for name, at in steps.items()]
-        return "; ".join(told) or ("none" if any(run.watched for run in self.runs) else "–")
+        return "; ".join(told) or ("none" if any(run.rewarded for run in self.runs) else "–")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +108,6 @@ class Comparison:
     """Result of `gavel compare`."""
 
     scenario: str
-    damage: list[str]
-    """Files of the runs that cannot be read, with the remedy."""
     threshold: float
     margin: float
     before: Mapping[str, MeanOverSeeds]
@@ -126,6 +116,11 @@ class Comparison:
     paired: Mapping[str, PairedDifference]
     """Final held-out success of two arms over the same seeds, by `judge - hand`."""
     directory: Path
+
+    @property
+    def damage(self) -> list[str]:
+        """Files of the runs that cannot be read, with the remedy."""
+        return [line for arm in self.arms for run in arm.runs for line in run.damage]
 
     @property
     def measured(self) -> list[tuple[str, list[str]]]:
@@ -141,7 +136,6 @@ def read_cell(
     read = read_run(directory)
     rows = [row for row in read.rows if last is None or row["step"] <= last]
     training = [row for row in rows if row["split"] == "train"]
-    tasks = curve_of(rows, "held_out", "trajectories")
     scored, by_hand = (curve_of(rows, "train", name) for name in ("judge_score", HAND))
     rewards = {step: [each[step] for each in (scored, by_hand) if step in each] for step in {*scored, *by_hand}}
     hand, truth = _taus(directory, lambda member: _hand_reward(scenario, member), lambda m: m.metrics.get("success"))
@@ -150,7 +144,6 @@ def read_cell(
         seed=seed,
         directory=directory,
         heldout_success=curve_of(rows, "held_out", "success"),
-        heldout_tasks=round(tasks[max(tasks)]) if tasks else 0,
         judge_score=scored,
         rewarded={step: fmean(values) for step, values in rewards.items()},
         train_success=curve_of(rows, "train", "success"),
@@ -158,11 +151,9 @@ def read_cell(
         tau_judge_truth=truth,
         measures=_measures(rows),
         alarms={row["alarm"]: row["step"] for row in rows if row["split"] == "alarms" and "alarm" in row},
-        watched=bool(scored or by_hand),
         cost_usd=cost_of(rows),
         seconds=round(seconds_of(rows).get("whole", 0.0), 2),
-        steps=len(training),
-        trained_steps=sum(map(is_trained, training)),
+        trained=any(map(is_trained, training)) if training else None,
         damage=read.damage,
     )
 
@@ -214,7 +205,6 @@ def compare_cells(
             paired[f"{one} - {other}"] = paired_difference(differences, margin)
     return Comparison(
         scenario=scenario,
-        damage=[line for cell in cells for line in cell.damage],
         threshold=threshold,
         margin=margin,
         before=_measured(cells, min),
@@ -225,19 +215,16 @@ def compare_cells(
 
 
 def _arm(name: str, runs: list[CellFigures], threshold: float) -> Arm:
-    def over(figure: Callable[[CellFigures], float | None]) -> MeanOverSeeds:
-        return mean_over_seeds([value for run in runs if (value := figure(run)) is not None])
+    def first_at_threshold(run: CellFigures) -> float | None:
+        return min((step for step, value in run.heldout_success.items() if value >= threshold), default=None)
 
     costs = [run.cost_usd for run in runs if run.cost_usd is not None]
     return Arm(
         name=name,
-        final=over(lambda run: run.final),
-        steps_to=over(lambda run: min((s for s, v in run.heldout_success.items() if v >= threshold), default=None)),
-        hacking_gap=over(lambda run: run.hacking_gap),
-        drift_hand=over(lambda run: _change(run.tau_judge_hand)),
-        drift_truth=over(lambda run: _change(run.tau_judge_truth)),
-        tau_hand=over(lambda run: _mean(run.tau_judge_hand)),
-        tau_truth=over(lambda run: _mean(run.tau_judge_truth)),
+        figures={
+            figure: mean_over_seeds([value for run in runs if (value := read(run)) is not None])
+            for figure, read in {**_FIGURES, "steps_to": first_at_threshold}.items()
+        },
         measures=_measured(runs, max),
         cost_usd=sum(costs) if len(costs) == len(runs) else None,
         seconds=round(sum(run.seconds for run in runs), 2),
@@ -256,6 +243,17 @@ def _change(curve: Curve) -> float | None:
     return fmean(values[-third:]) - fmean(values[:third]) if len(values) > 1 else None
 
 
+_FIGURES: dict[str, Callable[[CellFigures], float | None]] = {
+    "final": lambda run: run.final,
+    "hacking_gap": lambda run: run.hacking_gap,
+    "drift_hand": lambda run: _change(run.tau_judge_hand),
+    "drift_truth": lambda run: _change(run.tau_judge_truth),
+    "tau_hand": lambda run: _mean(run.tau_judge_hand),
+    "tau_truth": lambda run: _mean(run.tau_judge_truth),
+}
+"""Drift: the change of tau from the first third of training to the last."""
+
+
 def _measured(cells: Sequence[CellFigures], which: Callable[[Curve], int]) -> dict[str, MeanOverSeeds]:
     """The outcome at the first (`min`) or the last (`max`) evaluated step of each run."""
     names = dict.fromkeys(name for cell in cells for name in cell.measures)
@@ -265,7 +263,7 @@ def _measured(cells: Sequence[CellFigures], which: Callable[[Curve], int]) -> di
 
 def outcome(comparison: Comparison) -> list[str]:
     """The result in sentences: first rewards on which nothing was trained, then the difference of every two rewards."""
-    idle = [arm for arm in comparison.arms if {bool(run.trained_steps) for run in arm.runs if run.steps} == {False}]
+    idle = [arm for arm in comparison.arms if {run.trained for run in arm.runs} - {None} == {False}]
     said = [
         f"On {arm.name} nothing was trained ({counted(len(arm.runs), 'run')}): its figures are the base's."
         for arm in idle
@@ -287,16 +285,17 @@ def statement(name: str, difference: PairedDifference) -> str:
 def write_comparison(comparison: Comparison) -> Path:
     """Writes report.html, comparison.csv (a row for each point of each learning curve) and comparison.json (all
     figures); returns the page. Raises `GavelError`."""
-    rows = [["reward", "seed", "step", "heldout_success", "run"]] + [
-        [arm.name, str(run.seed), str(step), f"{value:.6g}", str(run.directory)]
-        for arm in comparison.arms
-        for run in arm.runs
-        for step, value in sorted(run.heldout_success.items())
-    ]
+    table = io.StringIO()
+    rows = csv.writer(table, lineterminator="\n")
+    rows.writerow(["reward", "seed", "step", "heldout_success", "run"])
+    for run in (run for arm in comparison.arms for run in arm.runs):
+        for step, value in sorted(run.heldout_success.items()):
+            rows.writerow([run.arm, run.seed, step, f"{value:.6g}", run.directory])
+    write_file(comparison.directory / "comparison.csv", table.getvalue())
     page = render_page(
         "compare_page.html.j2", comparison=comparison, charts=_charts(comparison.arms), statements=outcome(comparison)
     )
-    return write_results(comparison.directory, "comparison", rows, asdict(comparison), page)
+    return write_results(comparison.directory, "comparison", asdict(comparison), page)
 
 
 def _charts(arms: Sequence[Arm]) -> list[tuple[str, str, Chart]]:

@@ -30,7 +30,6 @@ from gavel.reports.charts import score_histogram
 from gavel.reports.page import render_page
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
-from gavel.scenarios.trajectory import Trajectory
 
 MIN_GROUPS = 10
 """The bootstrap's intervals are too narrow below this number of groups."""
@@ -40,7 +39,6 @@ _SPREAD = 0.5
 """Standard deviation of tau between groups, where too few tell."""
 _GOOD, _SOME = 0.6, 0.3
 """Tau from which a judge ranks as the reference does, and does so in part."""
-_SHOWN = 3
 _WARNINGS = 3
 """The judge's own, of which the most common are told."""
 
@@ -74,23 +72,6 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class DisagreeingGroup:
-    """A group that the judge and the reference rank differently, by the two members that show it best."""
-
-    number: int
-    """Number in the file, from 1."""
-    tau: float
-    preferred: Trajectory
-    """The attempt that the judge prefers."""
-    better: Trajectory
-    """The attempt that the reference prefers."""
-    scores: tuple[float, float]
-    """The judge's, of `preferred` and `better`."""
-    values: tuple[float, float]
-    """The reference's."""
-
-
-@dataclass(frozen=True, slots=True)
 class JudgeReport:
     """All that the table and the page show."""
 
@@ -109,8 +90,6 @@ class JudgeReport:
     """Members without a score, by reason."""
     verdict: str
     """Agreement, or what stands in for it, how often the judge is right, and the biases that show, in sentences."""
-    disagreements: list[DisagreeingGroup]
-    """Disagreements with the reference, the worst first; empty without one."""
 
 
 def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source: str) -> JudgeReport:
@@ -162,7 +141,6 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
         notes=_notes(groups, beside, calls, known),
         unscored=dict(reasons.most_common()),
         verdict=" ".join(filter(None, said)),
-        disagreements=[] if reference is None else disagreements(groups, reference),
     )
 
 
@@ -214,20 +192,6 @@ def groups_needed(taus: Sequence[float]) -> int:
     """Groups after which tau is known to ±0.1, by the spread of its values in the groups there are."""
     spread = max(stdev(taus), 0.1) if len(taus) >= MIN_GROUPS else _SPREAD
     return max(MIN_GROUPS, math.ceil((1.96 * spread / _HALF_WIDTH) ** 2))
-
-
-def disagreements(groups: Sequence[TrajectoryGroup], reference: str) -> list[DisagreeingGroup]:
-    """The groups with the lowest tau in which a pair is reversed, the worst first."""
-    found: list[DisagreeingGroup] = []
-    for number, group in enumerate(groups, 1):
-        tau = kendall_tau(score_pairs(group, reference))
-        known = [(member, *pair) for member in group for pair in score_pairs(TrajectoryGroup([member]), reference)]
-        pairs = [(one, other) for one in known for other in known if one[1] > other[1] and one[2] < other[2]]
-        if tau is not None and pairs:
-            spread = max(value for *_, value in known) - min(value for *_, value in known)
-            one, other = max(pairs, key=lambda pair: pair[0][1] - pair[1][1] + (pair[1][2] - pair[0][2]) / spread)
-            found.append(DisagreeingGroup(number, tau, one[0], other[0], (one[1], other[1]), (one[2], other[2])))
-    return sorted(found, key=lambda each: each.tau)[:_SHOWN]
 
 
 def _agreement_in_words(

@@ -1,8 +1,5 @@
 """Models compared on the same held-out tasks: what each reached, how often it beat the others by the judge, the pages.
 
-    table["returns_desk"]["openai/gpt-5-mini"].success       one cell of several scenarios
-    table.mean("openai/gpt-5-mini")                          over the scenarios, each counting the same
-
 Figures are means over tasks. Failed episodes measure no model and are left out, and what the judge left unscored is
 no loss; both are counted. A scenario that could not be evaluated is named with the reason, and is in no mean.
 """
@@ -21,20 +18,9 @@ from gavel.reports.page import render_page, write_results
 from gavel.reports.statistics import TaskMean, mean_of_scores, pass_at_k, share
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.loop.model_samples import COST, SECONDS, Sample
 
 _NO_FIGURES = frozenset({"success", "truncated", "reward", "independent_reward"})
-
-
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """One sample of a task by one model."""
-
-    task: str
-    trajectories: list[Trajectory]
-    """Trajectories of each agent that the model played, measured."""
-    cost_usd: float | None
-    """None = not known."""
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +71,16 @@ class ModelTable:
         return not any(row.success.tasks for row in self.rows)
 
 
-def model_row(name: str, episodes: Sequence[Episode], judged: Sequence[TrajectoryGroup], failed: int = 0) -> ModelRow:
-    """The figures of a model; `judged` are groups of all models, whose members' metadata say whose they are."""
-    trajectories = [each for episode in episodes for each in episode.trajectories]
+def model_row(
+    name: str, episodes: Mapping[Sample, TrajectoryGroup], judged: Sequence[TrajectoryGroup], failed: int = 0
+) -> ModelRow:
+    """The figures of a model from its measured episodes; `judged` are groups of all models, whose members' metadata say
+    whose they are."""
+    trajectories = [each for episode in episodes.values() for each in episode]
     by_task: dict[str, list[float]] = {}
-    for episode in episodes:
-        if successes := [float(t.metrics["success"]) for t in episode.trajectories if "success" in t.metrics]:
-            by_task.setdefault(episode.task, []).append(fmean(successes))
+    for (task, _), episode in episodes.items():
+        if successes := [float(each.metrics["success"]) for each in episode if "success" in each.metrics]:
+            by_task.setdefault(task, []).append(fmean(successes))
     scores: list[float] = []
     unscored: Counter[str] = Counter()
     for group in judged:
@@ -99,7 +88,7 @@ def model_row(name: str, episodes: Sequence[Episode], judged: Sequence[Trajector
         unscored.update((judgement and judgement.reason) or "not judged" for score, judgement in mine if score is None)
         known = [score for score, _ in mine if score is not None]
         scores += [fmean(known)] if known else []
-    costs = [episode.cost_usd for episode in episodes if episode.cost_usd is not None]
+    costs = [float(episode.metrics[COST]) for episode in episodes.values() if COST in episode.metrics]
     names = dict.fromkeys(name for each in trajectories for name in each.metrics if name not in _NO_FIGURES)
     return ModelRow(
         name=name,
@@ -113,7 +102,7 @@ def model_row(name: str, episodes: Sequence[Episode], judged: Sequence[Trajector
         truncated=fmean(each.status == "truncated" for each in trajectories) if trajectories else 0.0,
         measures={n: fmean(float(t.metrics[n]) for t in trajectories if n in t.metrics) for n in names},
         cost_usd=sum(costs) if len(costs) == len(episodes) else None,
-        seconds=sum(episode.seconds for episode in episodes),
+        seconds=sum(float(episode.metrics.get(SECONDS, 0)) for episode in episodes.values()),
     )
 
 
@@ -187,29 +176,8 @@ def as_json(table: ModelTable) -> dict[str, Any]:
     return plain | {"models": [asdict(row) for row in table.rows]}
 
 
-_HEADER = ["model", "figure", "value", "low", "high", "tasks"]
-
-
-def csv_rows(table: ModelTable) -> list[list[str]]:
-    """One row for each figure of each model, under a header."""
-
-    def text(number: float | None) -> str:
-        return "" if number is None else f"{number:.6g}"
-
-    lines = [_HEADER]
-    for row in table.rows:
-        means = {"success": row.success, "judge_score": row.score, "wins": row.wins}
-        for name, each in (means | {f"pass@{k}": each for k, each in row.pass_at.items()}).items():
-            if each.value is not None:
-                lines.append([row.name, name, *map(text, (each.value, each.low, each.high)), str(each.tasks)])
-        plain = {"truncated": row.truncated, **row.measures, "episodes": row.episodes, "failed": row.failed}
-        plain |= {"unscored": sum(row.unscored.values()), "seconds": row.seconds, "cost_usd": row.cost_usd}
-        lines += [[row.name, name, text(value), "", "", ""] for name, value in plain.items()]
-    return lines
-
-
 def write_model_table(table: ModelTable) -> Path:
-    """Writes report.html, evaluation.csv and evaluation.json; returns the page. Raises `GavelError`."""
+    """Writes report.html and evaluation.json; returns the page. Raises `GavelError`."""
     page = render_page(
         "model_page.html.j2",
         table=table,
@@ -219,7 +187,7 @@ def write_model_table(table: ModelTable) -> Path:
         cost_text=cost_text,
         seconds_of=seconds_of,
     )
-    return write_results(table.directory, "evaluation", csv_rows(table), as_json(table), page)
+    return write_results(table.directory, "evaluation", as_json(table), page)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +199,6 @@ class ScenarioTable:
     directory: Path
     failed: Mapping[str, str] = field(default_factory=dict[str, str])
     """Why a scenario could not be evaluated, by the name that it was asked for by."""
-
-    def __getitem__(self, scenario: str) -> ModelTable:
-        return next(table for table in self.tables if table.scenario == scenario)
 
     @property
     def models(self) -> list[str]:
@@ -276,9 +241,8 @@ def figure(row: ModelRow | None) -> TaskMean:
 
 
 def write_scenario_table(table: ScenarioTable) -> Path:
-    """Writes report.html, evaluation.csv and evaluation.json of all; returns the page, which links to those of the
-    scenarios. Raises `GavelError`."""
-    lines = [["scenario", *_HEADER], *([each.scenario, *row] for each in table.tables for row in csv_rows(each)[1:])]
+    """Writes report.html and evaluation.json of all; returns the page, which links to those of the scenarios. Raises
+    `GavelError`."""
     means = {name: table.mean(name) for name in table.models}
     stored = [{"model": name, "success": asdict(mean), "cost_usd": table.cost(name)} for name, mean in means.items()]
     whole = {"scenarios": [as_json(each) for each in table.tables], "models": stored, "failed": dict(table.failed)}
@@ -298,4 +262,4 @@ def write_scenario_table(table: ScenarioTable) -> Path:
         cost_text=cost_text,
         seconds_of=seconds_of,
     )
-    return write_results(table.directory, "evaluation", lines, whole, page)
+    return write_results(table.directory, "evaluation", whole, page)

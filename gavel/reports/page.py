@@ -1,9 +1,7 @@
 """Self-contained HTML pages from Jinja templates: every value is escaped, and files are replaced atomically."""
 
-import csv
-import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,25 +37,17 @@ def render_page(template: str, **values: object) -> str:
     return environment().get_template(template).render(**values)
 
 
-def write_results(
-    folder: Path, name: str, rows: Sequence[Sequence[str]], figures: Mapping[str, Any], html: str
-) -> Path:
-    """Writes `rows` as NAME.csv, `figures` as NAME.json and the page as report.html, whose path it gives.
-
-    Raises `GavelError`.
-    """
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(rows)
-    write_page(folder / f"{name}.csv", table.getvalue())
-    write_page(folder / f"{name}.json", json.dumps(figures, indent=1, default=str) + "\n")
-    write_page(folder / "report.html", html)
+def write_results(folder: Path, name: str, figures: Mapping[str, Any], html: str) -> Path:
+    """Writes `figures` as NAME.json and the page as report.html, whose path it gives. Raises `GavelError`."""
+    write_file(folder / f"{name}.json", json.dumps(figures, indent=1, default=str) + "\n")
+    write_file(folder / "report.html", html)
     return folder / "report.html"
 
 
-def write_page(path: Path, html: str) -> None:
-    """Replaces `path` with the page. Raises `GavelError` when it cannot be written."""
+def write_file(path: Path, text: str) -> None:
+    """Replaces `path` with the text. Raises `GavelError` when it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, html.encode("utf-8", "replace"))  # JSON may hold lone surrogates, which UTF-8 cannot
+        write_atomically(path, text.encode("utf-8", "replace"))  # JSON may hold lone surrogates, which UTF-8 cannot
     except OSError as error:
         raise GavelError(f"{path} cannot be written: {error.strerror or error}", "Choose another path.") from error

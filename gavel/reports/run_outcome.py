@@ -1,4 +1,4 @@
-"""What came of a run, in sentences, for the end of a command and the top of a page; and its judge against the truth.
+"""What came of a run, in sentences, for the end of a command and the top of a page.
 
 Reads the run directory alone, so that a run that was interrupted and resumed has the same outcome as one that was not.
 """
@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Any, cast
 
 from gavel.base.text import counted
-from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.reports.run_figures import Row, is_trained, left_out_of, training_rows
 from gavel.reports.statistics import Z95
 from gavel.scenarios.trajectory import Trajectory
@@ -33,18 +32,6 @@ _ALIKE = {LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE, LeftOut.IDENTICAL_MEMBERS}
 _NO_HABITS = {"step", "split", "time", "success", "truncated", "failed", "reward", "judge_score"}
 _FEWEST_TASKS = 8
 """Held-out tasks from which a gain can be told."""
-
-
-def judge_and_truth(directory: Path) -> tuple[float | None, Counter[str]]:
-    """Of the stored groups of training: the mean within-group Kendall tau-b of reward and success (None where no group
-    has both outcomes), and their number by status of the judgement."""
-    statuses, scored = Counter[str](), list[list[tuple[float, bool]]]()
-    for file in sorted((directory / "trajectories" / "train").glob("*.jsonl.zst")):
-        for group in TrajectoryStore(file).rows():
-            statuses[group["judgement"]["status"] if group["judgement"] else "unscored"] += 1
-            members = [member for member in group["trajectories"] if member["reward"] is not None]
-            scored.append([(member["reward"], bool(member["metrics"]["success"])) for member in members])
-    return mean_kendall_tau(scored), statuses
 
 
 def before_and_after(directory: Path) -> list[tuple[str, Trajectory]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.reports.charts import BINS, CurvePoint, curves_chart, score_histogram
-from gavel.reports.page import render_page, write_page
+from gavel.reports.page import render_page, write_file
 from gavel.reports.run_figures import (
     cost_of,
     left_out_of,
@@ -38,7 +38,7 @@ _TRAINING = ("train", "explored")
 def write_run_report(directory: Path, path: Path | None = None) -> Path:
     """Writes the page, by default as report.html of the run; returns its path. Raises `GavelError` for no run."""
     page = path or directory / REPORT
-    write_page(page, render_run(directory))
+    write_file(page, render_run(directory))
     return page
 
 

@@ -11,11 +11,12 @@ import random
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from gavel.base.errors import GavelError
+from gavel.base.fields import problem
 from gavel.base.files import is_inside, write_atomically
 from gavel.judge.audit.golden_set import GoldenGroup, order_by_labels
 from gavel.scenarios.group import TrajectoryGroup, from_row, to_line
@@ -117,13 +118,12 @@ def blind_order(path: str, number: int, members: int) -> list[int]:
 
 def read_scores(fields: Mapping[str, str], members: int) -> list[float | None]:
     """The form's scores from 0 to 10, as 0 to 1. Raises `AnnotationError`."""
-    found: list[float | None] = []
-    for text in (fields.get(f"score-{number}", "").strip() for number in range(members)):
-        try:
-            value = float(text) if text else None
-        except ValueError:
-            value = -1.0
-        if value is not None and not 0 <= value <= 10:
-            raise AnnotationError(f"{text:.40} is no score", "Scores are numbers from 0 to 10, or empty.")
-        found.append(None if value is None else round(value / 10, 4))
-    return found
+    texts = [fields.get(f"score-{number}", "").strip() for number in range(members)]
+    try:
+        scores = [_SCORE.validate_python(text) if text else None for text in texts]
+    except ValidationError as error:
+        raise AnnotationError(problem(error), "Scores are numbers from 0 to 10, or empty.") from error
+    return [None if score is None else round(score / 10, 4) for score in scores]
+
+
+_SCORE = TypeAdapter[float](Annotated[float, Field(ge=0, le=10)])

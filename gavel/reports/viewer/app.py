@@ -128,7 +128,7 @@ class _Pages:
             charts=run_charts(rows),
             steps=step_rows(rows),
             splits=self._index.choices("split", name),
-            problems=[(path, why) for path, why in self._index.problems() if place_of(path).run == name],
+            problems=[(path, why) for path, why in self._index.problems() if place_of(path)[0] == name],
         )
 
     def groups(self, request: Request) -> Response:
@@ -222,7 +222,7 @@ class _Pages:
             group = self._index.group(*place)
             scores = read_scores(fields, len(group.trajectories))
             self._annotations.save(*place, group, scores)
-            return self._index.entry(*place).place.run
+            return self._index.entry(*place)["run"]
 
         return RedirectResponse(f"/annotate?{urlencode({'run': await asyncio.to_thread(save)})}", 303)
 

@@ -18,12 +18,14 @@ import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from gavel.base.errors import GavelError
+from gavel.base.fields import problem
 from gavel.base.files import is_inside
 from gavel.reports.viewer.annotations import FILE_NAME as ANNOTATIONS
 from gavel.reports.viewer.group_summary import SUMMARY, summarize, words_of
@@ -52,7 +54,6 @@ SORTS = {
     "discordant": ("most disagreement first", "discordant DESC, groups.id"),
 }
 PAGE_SIZE = 50
-_LONGEST = 500
 _WORD = re.compile(r"[^\W_]+", re.UNICODE)
 
 
@@ -60,37 +61,29 @@ class FilterError(GavelError):
     """An address asks for what there is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFilter:
+class GroupFilter(BaseModel):
     """Empty = all."""
+
+    model_config = ConfigDict(str_strip_whitespace=True, str_max_length=500)
 
     run: str = ""
     """`project/name`, or the path of a judged file."""
     split: str = ""
-    step: str = ""
+    step: str = Field(default="", pattern="^[0-9]{0,8}$")
     task: str = ""
-    show: str = ""
-    """One of `SHOWN`."""
+    show: str = Field(default="", pattern=f"^({'|'.join(SHOWN)})?$")
     q: str = ""
     """Words that the group's text has, all of them; the last may be a beginning."""
-    sort: str = ""
-    page: int = 1
+    sort: str = Field(default="", pattern=f"^({'|'.join(SORTS)})?$")
+    page: int = Field(default=1, ge=1, lt=10**8)
 
     @classmethod
     def read(cls, values: Mapping[str, str]) -> "GroupFilter":
         """Raises `FilterError`; names that are no part of the filter are passed over."""
-        given = {each.name: values.get(each.name, "").strip() for each in fields(cls)}
-        page, step = given.pop("page") or "1", given["step"]
-        if not read_number(page):
-            raise FilterError(f"there is no page {page:.20}", "Pages are counted from 1.")
-        for name, what, known in (("show", "filter", SHOWN), ("sort", "order", SORTS)):
-            if given[name] not in ("", *known):
-                raise FilterError(f"there is no {what} {given[name]:.60}", f"There are: {', '.join(known)}.")
-        if step and read_number(step) is None:
-            raise FilterError(f"{step:.60} is no step", "Steps are whole numbers.")
-        if any(len(text) > _LONGEST for text in given.values()):
-            raise FilterError("a value is too long", f"Keep it below {_LONGEST} characters.")
-        return cls(**given, page=int(page))
+        try:
+            return cls.model_validate({name: value for name, value in values.items() if value.strip()})
+        except ValidationError as error:
+            raise FilterError(f"there are no such groups: {problem(error)}", "Choose from the form.") from error
 
     def condition(self) -> tuple[str, list[Any]]:
         """Of SQL, over the columns of `groups`, with its values."""
@@ -107,7 +100,7 @@ class GroupFilter:
 
     def address(self, **changes: Any) -> str:
         """The list with these fields changed; from its first page, unless `page` is among them."""
-        changed = asdict(replace(self, **{"page": 1, **changes}))
+        changed = {**self.model_dump(), "page": 1, **changes}
         kept = {name: value for name, value in changed.items() if value and (name, value) != ("page", 1)}
         return f"/groups?{urlencode(kept, errors='replace')}" if kept else "/groups"
 
@@ -151,25 +144,10 @@ class NoSuchGroup(GavelError):
     """An address names a group that is not there."""
 
 
-class Place(NamedTuple):
-    """Whose groups a file holds."""
-
-    run: str
-    """`project/name` of a run; of a judged file its path."""
-    split: str
-    step: int | None
-
-
-class GroupEntry(NamedTuple):
-    """A group as lists show it."""
-
-    path: str
-    """Of its file, below the directory that is viewed."""
-    number: int
-    """In its file, from 0."""
-    place: Place
-    summary: Mapping[str, Any]
-    """The figures of `summarize`, and the `offset` of its record in the file."""
+Entry = dict[str, Any]
+"""A group as lists show it: its file's `path` below the directory that is viewed, its `number` there from 0, `run`
+(`project/name`, or of a judged file its path), `split` and `step`, the figures of `summarize`, and the `offset` of its
+record."""
 
 
 class Index:
@@ -235,7 +213,7 @@ class Index:
             finally:
                 self.progress = None
 
-    def groups(self, wanted: GroupFilter) -> tuple[list[GroupEntry], int]:
+    def groups(self, wanted: GroupFilter) -> tuple[list[Entry], int]:
         """A page of the groups, and how many there are in all."""
         (condition, values), order = wanted.condition(), SORTS[wanted.sort or "newest"][1]
         (count,) = self._select(f"count(*) FROM groups WHERE {condition}", *values)[0]
@@ -243,12 +221,12 @@ class Index:
             f"* FROM {_GROUPS} WHERE {condition} ORDER BY {order} LIMIT ? OFFSET ?",
             *[*values, PAGE_SIZE, PAGE_SIZE * (wanted.page - 1)],
         )
-        return [_entry(row) for row in rows], count
+        return list(map(dict, rows)), count
 
-    def entry(self, path: str, number: int) -> GroupEntry:
+    def entry(self, path: str, number: int) -> Entry:
         """Raises `NoSuchGroup`."""
         for row in self._select(f"* FROM {_GROUPS} WHERE path = ? AND number = ?", path, number):
-            return _entry(row)
+            return dict(row)
         raise NoSuchGroup(f"there is no group {number} in {path}", "It may have been deleted, or not be read yet.")
 
     def group(self, path: str, number: int) -> TrajectoryGroup:
@@ -256,16 +234,16 @@ class Index:
         entry = self.entry(path, number)
         if not is_inside(self.root, self.root / path):
             raise NoSuchGroup(f"{path} is a link to a file elsewhere", "Copy that file here.")
-        for _, _, row in _stored_rows(self.root / path, entry.summary["offset"]):
+        for _, _, row in _stored_rows(self.root / path, entry["offset"]):
             try:
                 return from_row(row)
             except (ValueError, TypeError) as error:
                 raise StoreError(f"group {number} of {path} cannot be read: {error}", "Look at the file.") from error
         raise StoreError(f"{path} is shorter than it was", "Reload the page.")
 
-    def same_task(self, entry: GroupEntry) -> list[GroupEntry]:
+    def same_task(self, entry: Entry) -> list[Entry]:
         """Groups of the same task in the same run, by step."""
-        wanted = GroupFilter(run=entry.place.run, task=str(entry.summary["task"]), sort="oldest")
+        wanted = GroupFilter(run=entry["run"], task=entry["task"], sort="oldest")
         return self.groups(wanted)[0] if wanted.task else []
 
     def draw(self, wanted: GroupFilter, without: Set[tuple[str, int]]) -> tuple[str, int] | None:
@@ -302,11 +280,12 @@ class Index:
         connection.execute(new, (path, inode))
         id, begin = connection.execute("SELECT id, seen FROM files WHERE path = ?", (path,)).fetchone()
         (number,) = connection.execute("SELECT count(*) FROM groups WHERE file = ?", (id,)).fetchone()
-        place, end = place_of(path)._asdict(), begin
+        (run, split, step), end = place_of(path), begin
         try:
             for offset, end, row in _stored_rows(file, begin):
                 words = _storable(words_of(row))
-                named = {"file": id, "number": number, "offset": offset, **place, **summarize(row)}
+                named = {"file": id, "number": number, "offset": offset, "run": run, "split": split, "step": step}
+                named |= summarize(row)
                 into = f"INSERT INTO groups ({', '.join(named)}) VALUES ({', '.join('?' * len(named))})"
                 entered = connection.execute(into, [*map(_storable, named.values())])
                 connection.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (entered.lastrowid, words))
@@ -338,13 +317,14 @@ class Index:
             ) from error
 
 
-def place_of(path: str) -> Place:
-    """`demo/clerk/trajectories/train/000003.jsonl.zst` → ("demo/clerk", "train", 3); any other file is its own run."""
+def place_of(path: str) -> tuple[str, str, int | None]:
+    """Run, split and step: of `demo/clerk/trajectories/train/000003.jsonl.zst` "demo/clerk", "train" and 3; any other
+    file is its own run."""
     match path.removesuffix(_STORE).split("/"):
         case [*run, "trajectories", split, step] if len(run) > 1 and step.isdecimal():
-            return Place("/".join(run), split, int(step))
+            return "/".join(run), split, int(step)
         case _:
-            return Place(path, "", None)
+            return path, "", None
 
 
 def _trajectory_files(root: Path) -> Iterator[Path]:
@@ -410,8 +390,3 @@ def _forget(connection: sqlite3.Connection, path: str) -> None:
 def _storable(value: Any) -> Any:
     """A text without halves of surrogate pairs, which SQLite does not take."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
-def _entry(row: sqlite3.Row) -> GroupEntry:
-    place = Place(row["run"], row["split"], row["step"])
-    return GroupEntry(row["path"], row["number"], place, dict(row))

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,8 @@ from typer.testing import CliRunner
 from gavel.cli.app import COMMANDS, GROUPS, app
 from gavel.cli.lazy_commands import FIRST
 from tests.forked import gavel, script, succeed
-from tests.limits import HANG_SECONDS
 
 TREE = Path(__file__).parents[3]
-
-
-def test_the_version_is_that_of_the_distribution() -> None:
-    assert CliRunner().invoke(app, ["--version"]).stdout == f"gavel {version('gavel-rl')}\n"
 
 
 def walked() -> list[list[str]]:
@@ -59,25 +53,6 @@ def test_help_on_a_run_begins_with_what_a_first_run_needs_and_tells_choices_and_
     assert {name for names in GROUPS.values() for name in names} == set(COMMANDS)
     words = " ".join(CliRunner(env={"COLUMNS": "200"}).invoke(app, ["train", "-h"]).stdout.split())
     assert all(text in words for text in ("Default: 2.", "grpo|gspo|cispo|reinforce|ppo", "Default: judge=1."))
-
-
-@pytest.mark.slow
-def test_completion_knows_commands_and_options() -> None:
-    for words, expected in (("gavel tr", "train"), ("gavel train --adv", "--advantage")):
-        done = subprocess.run(
-            [sys.executable, "-c", "import sys; sys.argv = ['gavel']; from gavel.cli import main; main()"],
-            env=os.environ
-            | {
-                "PYTHONPATH": str(TREE),
-                "_GAVEL_COMPLETE": "complete_bash",
-                "COMP_WORDS": words,
-                "COMP_CWORD": str(len(words.split()) - 1),
-            },
-            capture_output=True,
-            text=True,
-            timeout=HANG_SECONDS,
-        )
-        assert expected in done.stdout.split(), done
 
 
 SPEAKS = """
@@ -137,7 +112,6 @@ def mistake(*arguments: str, cwd: Path, **environment: str) -> str:
         ("train retruns", ["returns_desk"]),
         ("train returns_desk --judge openai/gpt-5-mini", ["OPENAI_API_KEY", "stand-in"]),
         ("demo --judge openai/gpt-5-mini", ["OPENAI_API_KEY"]),
-        ("train returns_desk --model nobody/nothing", ["nobody/nothing"]),
         ("runs nothere", ["nothere", "GAVEL_RUNS"]),
         ("view none", ["there is no directory"]),
         ("report desk/none", ["there is no run desk/none"]),
@@ -148,7 +122,6 @@ def mistake(*arguments: str, cwd: Path, **environment: str) -> str:
         ("check writing --agent players", ["writing has no players of its own"]),
         ("check returns_desk --agent openai/gpt-5-mini", ["OPENAI_API_KEY"]),
         ("compare returns_desk --rewards taste", ["there is no reward 'taste'"]),
-        ("compare desk/one", ["there is no scenario 'desk/one'"]),
         ("push desk/clerk@12 store", ["there is no run 'desk/clerk@12' in runs", "give the same --backend-url"]),
     ],
 )
@@ -204,8 +177,6 @@ def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path) -> None:
     assert summary["heldout_tasks"] >= 256
     assert 0.30 <= summary["base"]["heldout_success"] <= 0.55
     assert (summary["trained_steps"], summary["seed"], summary["steps"]) == (1, 3, 1)
-    assert set(summary["seconds"]) == {"setup", "rollout", "judge", "train", "total"}
-    assert [point["step"] for point in summary["curve"]] == [0, 1]
     report = summary_file.with_name("report.html").read_text()
     assert "http://" not in report.replace("http://www.w3.org", "")
 

@@ -146,10 +146,9 @@ async def test_models_are_compared_by_success_and_by_the_judge_and_the_report_is
     assert table["good"].success.low is not None
     assert 0.5 < table["good"].success.low < 1  # six of six is no proof of always
     folder = tmp_path / "runs" / "evaluations" / "sums"
-    assert {"report.html", "evaluation.csv", "evaluation.json"} <= {path.name for path in folder.iterdir()}
+    assert (folder / "report.html").is_file()
     stored = json.loads((folder / "evaluation.json").read_text())
     assert [row["name"] for row in stored["models"]] == ["good", "bad"]
-    assert "good,success,1," in (folder / "evaluation.csv").read_text()
 
 
 async def test_what_is_kept_is_neither_sampled_nor_judged_again() -> None:

@@ -15,7 +15,7 @@ from gavel.base.errors import GavelError
 from gavel.cli import train
 from gavel.cli.app import SettingsError, load_dotenv
 from gavel.cli.options import ModelChoiceError, check_model, default_judge, run_config
-from gavel.cli.run_file import RunFileError, paths_beside, paths_seen_from, read_tables, to_toml
+from gavel.cli.run_file import RunFileError, paths_beside, paths_seen_from, to_toml
 from gavel.llm.budget import prices_from_environment
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.config import Cispo, Gspo, VllmSettings, recipe
@@ -249,18 +249,10 @@ def test_relative_paths_are_those_beside_the_file(run_file: Path, place: str, mo
     assert (root / place / rubric[1:]).resolve() == run_file.parent / "texts/rubric.txt"
 
 
-def test_the_services_file_is_read_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "etc").mkdir()
-    run_file = tmp_path / "etc" / "gavel.toml"
-    run_file.write_text(
-        'database = "judgements.sqlite"\n[rubrics]\nbrief = "@brief.txt"\nplain = "Be brief."\n'
-        '[judge]\nmodels = "stand-in"\nrubric = "@rubric.txt"\n'
-    )
-    monkeypatch.chdir(tmp_path)
-    tables = paths_beside(read_tables(Path("etc/gavel.toml"))[0], Path("etc"))
-    assert tables["database"] == "etc/judgements.sqlite"
-    assert tables["rubrics"] == {"brief": "@etc/brief.txt", "plain": "Be brief."}
-    assert tables["judge"]["rubric"] == "@etc/rubric.txt"
+def test_the_services_file_is_read_the_same_way() -> None:
+    tables = {"database": "judgements.sqlite", "rubrics": {"brief": "@brief.txt", "plain": "Be brief."}}
+    beside = {"database": "etc/judgements.sqlite", "rubrics": {"brief": "@etc/brief.txt", "plain": "Be brief."}}
+    assert paths_beside(tables, Path("etc")) == beside
     server = {"database": "postgresql://user@host/name"}
     assert paths_beside(server, Path("etc")) == server
 
@@ -341,6 +333,9 @@ def test_a_dotenv_file_is_read_and_the_environment_wins(tmp_path: Path):
     load_dotenv()
     assert (default_judge(), runs_root()) == ("openai/gpt-5-mini", Path("from_environment"))
     assert prices_from_environment() == {"openai/gpt-5-mini": (0.25, 2.0)}
+    (tmp_path / ".env").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SettingsError, match=r"\.env cannot be read"):
+        load_dotenv()
 
 
 def test_every_line_of_the_example_can_be_read(tmp_path: Path):
@@ -350,18 +345,3 @@ def test_every_line_of_the_example_can_be_read(tmp_path: Path):
     load_dotenv()
     assert (default_judge(), wandb_mode()) == ("ollama/qwen3", "offline")
     assert prices_from_environment() == {"openai/gpt-5-mini": (0.25, 2.0)}
-
-
-@pytest.mark.parametrize(
-    ("mode", "key", "expected"),
-    [("", "k", "online"), ("offline", "", "offline"), ("disabled", "k", "off"), ("", "", "off")],
-)
-def test_metrics_go_to_wandb_only_when_asked(mode: str, key: str, expected: str):
-    os.environ |= {"WANDB_MODE": mode, "WANDB_API_KEY": key}
-    assert wandb_mode() == expected
-
-
-def test_a_dotenv_file_that_is_no_text_is_an_error_that_names_it(tmp_path: Path):
-    (tmp_path / ".env").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SettingsError, match=r"\.env cannot be read"):
-        load_dotenv()

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from gavel.base.errors import GavelError
 from gavel.reports.charts import BOTTOM, LEFT, RIGHT, TOP, CurvePoint, curves_chart, score_histogram
-from gavel.reports.page import write_page
+from gavel.reports.page import write_file
 from gavel.reports.run_figures import cost_of, read_run, step_rows
-from gavel.reports.run_outcome import before_and_after, judge_and_truth, outcome_in_words, outcome_of_run
+from gavel.reports.run_outcome import before_and_after, outcome_in_words, outcome_of_run
 from gavel.reports.run_page import render_run, write_run_report
 from gavel.reports.transcript import pretty_json, shown_text, transcribe
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judgement import GroupJudgement, Judgement
+from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.gavel.reports.made import HOSTILE, made_run, sampled, shown
@@ -47,10 +47,9 @@ def test_a_row_that_a_program_added_is_no_step() -> None:
     assert step_rows(rows)[0].figures["reward"] == 0.9
 
 
-def member(success: bool, reward: float | None = None, task: str = "1") -> Trajectory:
+def member(success: bool, task: str = "1") -> Trajectory:
     return Trajectory(
         messages_and_choices=[choice(f"{success}")],
-        reward=reward,
         metrics={"success": success},
         metadata={"task": {"id": task}},
     )
@@ -64,15 +63,9 @@ def step_row(step: int, trained: int, **figures: float) -> dict[str, Any]:
     return {"split": "train", "step": step, "time": 0.0, "groups_trained": trained, **figures}
 
 
-def test_judge_and_truth_are_compared_over_scored_members_only(tmp_path: Path) -> None:
+def test_the_pair_that_is_shown_is_a_failure_that_became_a_success(tmp_path: Path) -> None:
     for step, successes in ((0, (True, False)), (2, (True, True))):
         write_attempts(tmp_path, step, [member(ok, task=f"{task}") for task, ok in enumerate(successes)])
-    members = [member(True, 0.9), member(False, 0.2), member(True)]
-    judged = TrajectoryGroup(members, judgement=GroupJudgement(status="scored"))
-    for step, group in ((1, judged), (2, TrajectoryGroup([member(False)]))):
-        TrajectoryStore(tmp_path / "trajectories" / "train" / f"{step:06d}.jsonl.zst").append(group)
-    assert judge_and_truth(tmp_path) == (pytest.approx(1.0), {"scored": 1, "unscored": 1})
-    # The pair that is shown is a failure that became a success.
     shown = [(title, each.metadata["task"], each.metrics["success"]) for title, each in before_and_after(tmp_path)]
     assert shown == [("after step 0", {"id": "1"}, False), ("after step 2", {"id": "1"}, True)]
 
@@ -261,6 +254,6 @@ def test_the_page_shows_a_task_before_and_after_the_judge_beside_the_truth_and_w
 
 def test_it_is_written_whole_even_with_text_that_has_no_utf8(tmp_path: Path):
     path = tmp_path / "deep" / "report.html"
-    write_page(path, "half a \ud83d pair")
+    write_file(path, "half a \ud83d pair")
     assert "half a ? pair" in path.read_text(encoding="utf-8")
     assert [file.name for file in path.parent.iterdir()] == ["report.html"]

@@ -37,7 +37,7 @@ def index(root, tmp_path):
 
 
 def found(index, **wanted):
-    return [(entry.path, entry.number) for entry in index.groups(GroupFilter(**wanted))[0]]
+    return [(entry["path"], entry["number"]) for entry in index.groups(GroupFilter(**wanted))[0]]
 
 
 def test_groups_are_found_by_place_status_and_words(index):
@@ -134,8 +134,6 @@ def flipped(content, at):
 def test_an_index_of_another_format_is_made_anew(root, tmp_path):
     database = tmp_path / "index.sqlite"
     Index(root, database).update()
-    import sqlite3
-
     with sqlite3.connect(database) as connection:
         connection.execute("PRAGMA user_version = 999")
     again = Index(root, database)
@@ -235,17 +233,12 @@ def test_a_summary_has_what_lists_show():
         assert words.count(text) == 1, text
 
 
-def test_a_pair_is_discordant_only_where_both_tell_it_apart_the_other_way():
+def test_pairs_that_the_judge_ranks_otherwise_and_turns_that_continue_no_sampled_one_are_counted():
     pairs = [(0.9, True), (0.9, False), (0.2, True), (None, True)]
     assert summary(*[member("x", score, success=success) for score, success in pairs])["discordant"] == 1
     assert summary(member("x", 0.9), member("y", 0.1))["discordant"] == 0
-
-
-def test_turns_that_continue_no_sampled_one_count_as_edited():
-    edited = Trajectory(
-        messages_and_choices=[sampled("one"), {"role": "user", "content": "?"}, sampled("two", continues_sampled=False)]
-    )
-    assert summary(edited, member("x", 0.1))["edited"] == 1
+    turns = [sampled("one"), {"role": "user", "content": "?"}, sampled("two", continues_sampled=False)]
+    assert summary(Trajectory(messages_and_choices=turns), member("x", 0.1))["edited"] == 1
 
 
 names = st.sampled_from(
@@ -284,9 +277,6 @@ def test_what_is_no_score_is_refused_and_nothing_is_written(tmp_path, scores):
     with pytest.raises(AnnotationError):
         kept.save("a", 0, GROUP, scores)
     assert not kept.path.exists()
-
-
-def test_a_form_has_numbers_from_0_to_10_and_gaps():
     assert read_scores({"score-0": "7.5", "score-2": " 0 "}, 3) == [0.75, None, 0.0]
     for text in ("11", "-1", "x", "nan"):
         with pytest.raises(AnnotationError):
