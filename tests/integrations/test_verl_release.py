@@ -21,8 +21,6 @@ import gavel
 from gavel.integrations._rewards import member
 from gavel.integrations.verl.launch import VerlLaunch, export_verl
 from gavel.integrations.verl.tools import VerlTools
-from gavel.scenarios.episode import Episode
-from gavel.scenarios.rollout import EpisodeTools
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.tools import Toolbox
 from tests.integrations.conftest import JudgeService
@@ -216,7 +214,7 @@ async def test_a_tool_of_verls_own_base_class_is_called_as_its_agent_loop_calls_
     tools = VerlTools(tmp_path / "tools.yaml")
     assert tools.schemas[0]["function"]["name"] == "add"
     metrics: dict[str, Any] = {"tool_reward": 0.0}
-    offered = EpisodeTools(Toolbox(()), Episode(gavel.Task(user="Add.")))
+    offered = Toolbox(())
     tools.offer(offered, {"add": {"create_kwargs": {"unit": "m"}}}, metrics)
     answer = await offered.call("add", '{"a": 2, "b": 3}')
     assert (answer.content, answer.error, metrics) == ("5 m", False, {"tool_reward": 0.5})
