@@ -20,7 +20,7 @@ from rich.text import Text
 import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
 from gavel.base.errors import GavelError
 from gavel.base.extras import EXTRAS, install_line, installed_version, missing_parts
-from gavel.cli.options import JUDGE_FLAGS, STAND_IN, default_judge, judge_config, settings_command
+from gavel.cli.options import JUDGE_PARAMS, STAND_IN, default_judge, judge_config, settings_command
 from gavel.cli.terminal import run_interruptibly
 from gavel.judge.config import JudgeConfig
 from gavel.llm.budget import prices_from_environment
@@ -29,7 +29,6 @@ from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.trackers import wandb_mode
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
-_FLAGS = [flag for flag in JUDGE_FLAGS if flag.name == "--judge-param"]
 _NVIDIA_SECONDS = 10
 _GAP = "    "
 
@@ -148,4 +147,4 @@ def _check_runs(directory: Path) -> None:
         raise GavelError(f"the run directory {directory} cannot be written: {why}.", "Choose another with GAVEL_RUNS=…")
 
 
-app = settings_command(doctor, JudgeConfig, _FLAGS)
+app = settings_command(doctor, JudgeConfig, JUDGE_PARAMS)

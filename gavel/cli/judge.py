@@ -8,10 +8,10 @@ golden     a test of a judge and its prompts on groups of known order, shipped o
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,7 +20,7 @@ from gavel.base.errors import GavelError
 from gavel.base.text import counted
 from gavel.cli.lazy_commands import group_app
 from gavel.cli.named import file_named
-from gavel.cli.options import STAND_IN, default_judge
+from gavel.cli.options import JUDGE_PARAMS, STAND_IN, default_judge, read_settings, with_options
 from gavel.cli.terminal import print_table, run_interruptibly, say
 from gavel.judge.audit.golden import GoldenResult, check_golden, golden_scores, jury_weights, learnt_prior, with_weights
 from gavel.judge.audit.golden_set import SHIPPED, counts_down, load_golden
@@ -96,6 +96,7 @@ def print_report(console: Console, report: JudgeReport) -> None:
 
 
 def golden(
+    values: Mapping[str, Any],
     file: Annotated[
         Path | None, typer.Argument(help="Labelled pairs, rankings, ratings, ordered groups. Default: the shipped set.")
     ] = None,
@@ -119,7 +120,8 @@ def golden(
             "Name a judge model: --judge openai/gpt-5-mini, or GAVEL_JUDGE_MODEL.",
         )
     tape = cassette or runs_root() / "golden.sqlite"
-    engine = JudgeConfig(models=model, rubric=rubric, cassette=tape).build()
+    params = read_settings(JudgeConfig, values, JUDGE_PARAMS).params
+    engine = JudgeConfig(models=model, rubric=rubric, cassette=tape, params=params).build()
     engine.probe_when_asked()
     known = load_golden(file or SHIPPED, label, by, prompt)
     if field := known[0].label:
@@ -189,5 +191,5 @@ def _print_golden(results: Sequence[GoldenResult], judge: str) -> None:
 
 app = group_app(
     "Draft a rubric, and test the judge itself.",
-    {"rubric": rubric, "golden": golden, "report": report},
+    {"rubric": rubric, "golden": with_options(golden, JudgeConfig, JUDGE_PARAMS), "report": report},
 )

@@ -246,12 +246,13 @@ def _base_type(annotation: Any) -> Any:
 
 Run = TypeVar("Run", RunConfig, EvolveRunConfig)
 
+JUDGE_PARAMS = [Flag("params", "--judge-param", by_key=True)]
 JUDGE_FLAGS = [  # of a JudgeConfig
     *flags_of(
         "", "models=--judge", "rubric", "orders", "states", "mode", "unseen", "alone", "images", "redact", "cache"
     ),
     *flags_of("", "max_cost_usd=--max-cost", "max_tokens=--max-judge-tokens", "concurrency=--judge-concurrency"),
-    Flag("params", "--judge-param", by_key=True),
+    *JUDGE_PARAMS,
     Flag("cassette", "--cassette"),
 ]
 RUN_JUDGE_FLAGS = [replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS]
