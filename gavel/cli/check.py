@@ -39,6 +39,7 @@ from gavel.trainer.run_config import RunConfig
 PLAYERS = "players"
 """The agent's name for a shipped scenario's expert and fool."""
 _MARKS = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
+_TASKS_NAMED = 8
 _FLAGS = run_flags("--group-size", "--tasks", "--steps", "--max-tokens", "judge", without="--cassette")
 
 
@@ -67,7 +68,8 @@ def check(
     tasks = [*scenario.tasks("train"), *scenario.tasks("held_out")]
     chosen = scenario.sample("train", 1, seed=0)[0]
     if task is not None and (chosen := next((each for each in tasks if each.id == task), None)) is None:
-        raise ScenarioError(f"{scenario.name} has no task with the id {task!r}", "Leave --task out, or name another.")
+        known = ", ".join([each.id for each in tasks][:_TASKS_NAMED]) + ", …" * (len(tasks) > _TASKS_NAMED)
+        raise ScenarioError(f"{scenario.name} has no task with the id {task!r}", f"Name one of them: {known}.")
     player = None
     if agent is None:
         models, names = [tool_user(chosen.data), talker()], "two scripts"

@@ -133,6 +133,9 @@ def evaluate_command(
                     f"--dry-run does not ask {config.backend.url} for its policy.",
                     "Leave --dry-run out, and bound the judge: --max-cost 1.",
                 )
+            there = len(scenario.tasks("held_out"))
+            if (values["tasks"] or 0) > there:
+                typer.echo(f"{scenario.name} has {counted(there, 'held-out task')}: all of them are taken.", err=True)
             limits = config.judge.max_cost_usd, config.judge.max_tokens
             budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
             judge = scoring_judge(config.judge, scenario, budget) if judged else None

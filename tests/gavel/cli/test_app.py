@@ -117,7 +117,7 @@ def mistake(*arguments: str, cwd: Path, **environment: str) -> str:
         ("report desk/none", ["there is no run desk/none"]),
         ("judge report none.jsonl", ["none.jsonl cannot be read"]),
         ("judge report rows.jsonl", ["gavel score"]),
-        ("check returns_desk --task nobody", ["no task with the id 'nobody'"]),
+        ("check returns_desk --task nobody", ["no task with the id 'nobody'", "1001, 1003"]),
         ("check missing.py", ["there is no file"]),
         ("check writing --agent players", ["writing has no players of its own"]),
         ("check returns_desk --agent openai/gpt-5-mini", ["OPENAI_API_KEY"]),
