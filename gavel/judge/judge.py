@@ -51,7 +51,7 @@ from gavel.llm.rate_limits import Activity, Limits
 from gavel.scenarios.formats.chat import misnamed_assistant
 from gavel.scenarios.group import TrajectoryGroup, with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import Trajectory, as_item
 from gavel.scenarios.truth import truth_of
 
 _LOG = logging.getLogger(__name__)
@@ -436,8 +436,8 @@ class Judge:
 
 
 def check_attempts(group: TrajectoryGroup) -> None:
-    """Raises `JudgeError` for an attempt without messages that has not failed, and for one where unknown roles speak
-    and the assistant does not."""
+    """Raises `JudgeError` for an attempt without messages that has not failed, for one with an item that is none, and
+    for one where unknown roles speak and the assistant does not."""
     for i, t in enumerate(group.trajectories):
         items = [item for each in (t, *t.additional_histories) for item in each.messages_and_choices]
         if t.status == "failed":
@@ -447,9 +447,25 @@ def check_attempts(group: TrajectoryGroup) -> None:
                 f"trajectory {i} of the group (counted from 0) has no messages.",
                 'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
             )
+        if odd := [item for item in items if not _is_message(item)]:
+            raise JudgeError(
+                f"trajectory {i} of the group (counted from 0) holds {odd[0]!r:.80}, which is no message.",
+                "Append the reply's choice itself, not its text, and what answers a call once it is there: "
+                "trajectory.messages_and_choices.append(await tools.answer(call)).",
+            )
         messages = [item for item in items if not isinstance(item, Choice)]  # a choice is the assistant's
         if len(messages) == len(items) and (misnamed := misnamed_assistant(messages)):
             raise JudgeError(f"trajectory {i} of the group (counted from 0): {misnamed[0]}", misnamed[1])
+
+
+def _is_message(item: Any) -> bool:
+    """Whether a trajectory's item, which may have been appended without validation, is a message or a choice."""
+    if isinstance(item, Choice) or (isinstance(item, dict) and "role" in item):
+        return True
+    try:
+        return isinstance(as_item(item), Choice | dict)
+    except ValueError:
+        return False
 
 
 async def _probe(client: Client) -> Probe | LlmError:

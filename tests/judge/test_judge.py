@@ -182,6 +182,15 @@ async def test_a_trajectory_without_messages_is_an_error_unless_its_rollout_fail
     assert [trajectory.reward for trajectory in judged] == [0.1, None, 0.2]
 
 
+@pytest.mark.parametrize("item", ["On Friday.", None, [{"role": "assistant", "content": "On Friday."}], {"x": 1}])
+async def test_what_was_appended_and_is_no_message_is_named(item):
+    group = saying("a", "b")
+    group.trajectories[1].messages_and_choices.append(item)
+    with pytest.raises(JudgeError, match=r"trajectory 1 .* which is no message") as caught:
+        await Judge(never).score(group)
+    assert "await tools.answer(call)" in caught.value.remedy
+
+
 async def test_a_group_without_trajectories_is_told_what_to_give_or_to_mend():
     for group, remedy in (TrajectoryGroup([]), "Give gavel"), (TrajectoryGroup(exceptions=[OSError()]), "Mend what"):
         with pytest.raises(JudgeError, match=remedy):

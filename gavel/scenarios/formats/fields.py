@@ -772,7 +772,9 @@ def read_columns(rows: Sequence[Row], columns: Columns, source: Source) -> Itera
             if left > 0:
                 source.leave_out(row, f"item of {within}, which --answer-column {within} may read", left)
     found = (replace(each, row=row, form=TABLE) for row in rows for each in columns.read(row, known, source))
-    yield from _with_references(found, source, (*_TALKS, *filter(None, [columns.prompt])))
+    within = {root for root, _, path in (name.partition(".") for name in columns.answers) if path}
+    talks = dict.fromkeys((*_TALKS, *filter(None, [columns.prompt])))
+    yield from _with_references(found, source, [name for name in talks if name not in within])
 
 
 _ITEM = re.compile(r"(.+?)\.(\d+)(?:\.|$)")

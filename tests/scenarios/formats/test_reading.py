@@ -726,6 +726,9 @@ def members(*texts: str, asked: str = "And then?") -> list[list[dict[str, Any]]]
           for named, read, note in (((None, ("talk",)), [[Q, PARIS]], ""),
                                     (("topic", ("talk",)), None, "1 answer with several speakers"))),
         ([{"prompt": "And then?", "key": 7, "response": "A."}], None, members("A."), ""),
+        *(([{"messages": [Q, {"role": "assistant", "content": {"answer": "It is Paris.", "label": "good one"}}]}],
+           Columns(prompt, ("messages.1.content.answer",)), [[Q, PARIS]], "not shown messages.content.label. ")
+          for prompt in ("messages.0.content", "messages")),
         ([THEN | {"choices": ["It rains.", "No rain."]}], None, members("A."), "not shown choices. "),
         ([{"prompt": "And then?", "response": {"content": "A.", "sources": ["u"]}}], None, members("A."), ""),
         ([{"asked": [{"role": "HUMAN", "prompt": "And then?"}], "said": "A."}], Columns("asked", ("said",)),

@@ -53,7 +53,7 @@ def adapter(runs: Path) -> bytes:
     """Of the last step, each of which was trained once."""
     run = runs / "tests" / "clerk"
     steps = [TrajectoryStore(run / "trajectories/train" / f"{step:06d}.jsonl.zst") for step in range(1, STEPS + 1)]
-    assert [len(step) for step in steps] == [1] * STEPS
+    assert [len([*step]) for step in steps] == [1] * STEPS
     return (run / "checkpoints" / f"{STEPS:06d}" / "adapter_model.safetensors").read_bytes()
 
 
