@@ -340,11 +340,20 @@ def show_progress(
         return
     work = Work(what, total)
 
+    rest = Work(what)
+    """The parts behind the first one, with which many come at once, after what all waited for."""
+
+    def advance() -> None:
+        work.advanced(work.done + 1, total)
+        if work.done == 1:
+            rest.doing(what, total - 1)
+        rest.done = work.done - 1
+
     def told(time: str) -> str:
         return " · ".join(filter(None, (f"{what}: {work.done}/{total} {unit}{time}", status())))
 
-    with show_line(console, lambda: told(f" · {work.left or f'for {work.took}'}")):
-        yield lambda: work.advanced(work.done + 1, total)
+    with show_line(console, lambda: told(f" · {rest.left or f'for {work.took}'}")):
+        yield advance
     say(console, told(f" in {work.took}"))
 
 

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel
+from gavel.base.entry_points import names
 from gavel.integrations import areal, eval_protocol, nemo, skyrl, slime, tinker, trl, verifiers, verl
 from gavel.integrations._rewards import Scored, Scorer, groups_of, member, submitted, tool_schemas, turns, with_mean
 from gavel.scenarios.errors import JudgeError
@@ -42,6 +43,13 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "verifiers": verifiers.finalize,
     "verl": lambda judge, **options: verl.compute_score(judge, **{"n": 2, **options}),
 }
+
+
+def test_every_reward_is_tried_here_and_has_its_lines_on_the_page() -> None:
+    page = (ROOT / "docs" / "adapters.md").read_text()
+    assert [name for name in names("gavel.rewards") if name not in HOOKS or f"integrations.{name}" not in page] == []
+
+
 SIZES = {"trl": "num_generations", "areal": "group_size", "nemo": "group_size", "verl": "n"}
 
 

@@ -45,8 +45,11 @@ from gavel.scenarios.group import TrajectoryGroup
 
 MARGIN = 0.1
 """Default of the smallest difference that makes a preference pair."""
-_JUDGE = "Judge the file first: gavel score FILE --judge MODEL --out judged.jsonl"
-_NOTHING = {"dpo": f"{_JUDGE}, with more --orders for surer scores; or take a smaller --margin.", "sft": f"{_JUDGE}."}
+_JUDGE = "gavel score FILE --judge MODEL --out judged.jsonl"
+_NOTHING = {
+    "dpo": f"Judge the file, with more --orders for surer scores: {_JUDGE}; or take a smaller --margin.",
+    "sft": f"Name a score that is good enough: --above 0.5. Judge a file without scores first: {_JUDGE}.",
+}
 
 
 def _load_formats(margin: float = 0.0, above: float | None = None) -> dict[str, Export]:
@@ -182,26 +185,29 @@ def preference_pairs(stored: Iterable[StoredGroup], losses: Losses, margin: floa
 
 
 def best_conversations(stored: Iterable[StoredGroup], losses: Losses, above: float | None) -> Iterator[Message]:
-    """TRL's SFT rows: the best member of each group, the first of equals.
+    """TRL's SFT rows: the best member of each group, the first of equals; with a threshold each member above it.
 
-    Scores are relative, so a group with equal scores has no best member, unless its score is above `above`.
+    Scores are relative, so without a threshold a group with equal scores has no best member.
     """
     for each in stored:
-        scored = [attempt for attempt in _scored(each, losses) if attempt.trajectory.status != "truncated"]
-        said: list[Message] = []
-        if scored and above is not None and _reward(scored[0]) <= above:
-            losses.add(f"group without a score above {above:g}: left out")
-        elif scored and above is None and _reward(scored[0]) == _reward(scored[-1]):
+        scored = _scored(each, losses)
+        whole = [attempt for attempt in scored if attempt.trajectory.status != "truncated"]
+        losses.add("truncated member: left out", len(scored) - len(whole))
+        best = whole[:1] if whole and _reward(whole[0]) > _reward(whole[-1]) else []
+        chosen = best if above is None else [attempt for attempt in whole if _reward(attempt) > above]
+        if above is not None:
+            losses.add(f"member whose score is not above {above:g}: left out", len(whole) - len(chosen))
+        elif whole and not best:
             losses.add("group whose members score alike: left out (--above takes those that score more)")
-        elif scored:
-            said = _conversation(scored[0], losses)
-        losses.attempts += len(scored) - bool(said)
-        if said and _is_text(said):
-            yield {"prompt": said[0]["content"], "completion": said[1]["content"], "score": _reward(scored[0])}
-        elif said:
-            yield {"messages": said, **_tools(scored[0], losses), "score": _reward(scored[0])}
-        else:
-            losses.groups += 1
+        rows = [(attempt, said) for attempt in chosen if (said := _conversation(attempt, losses))]
+        losses.attempts += len(scored) - len(rows)
+        losses.groups += not rows
+        for attempt, said in rows:
+            if _is_text(said):
+                row = {"prompt": said[0]["content"], "completion": said[1]["content"]}
+            else:
+                row = {"messages": said, **_tools(attempt, losses)}
+            yield {**row, "score": _reward(attempt)}
 
 
 def _scored(stored: StoredGroup, losses: Losses) -> list[StoredAttempt]:

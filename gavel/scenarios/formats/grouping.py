@@ -251,7 +251,9 @@ def _describe(
         has = "has" if len(single) == 1 else "have"
         note = f"{count} {has} one attempt, which cannot be compared with another. First: {single[0].name}."
         if by is None and attempts:
-            fields = Counter(name for each in attempts for name in each.trajectory.metadata)
+            fields = Counter(
+                name for each in attempts for name in each.trajectory.metadata if name not in (each.task or {})
+            )
             known = ", ".join(name for name, number in fields.items() if number == len(attempts))
             note += f" --by FIELD groups by a field{f' ({known})' if known else ''}."
             if is_named:

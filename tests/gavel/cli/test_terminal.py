@@ -135,13 +135,15 @@ def test_a_piped_wait_is_one_line_with_its_status_and_tells_what_is_left() -> No
     text, stderr = io.StringIO(), Heard()
     console = Console(file=text, width=80)
     beating = heartbeat("gavel compare", quiet=0.01, first=0.01)
-    with redirect_stderr(stderr), beating, show_progress(console, "[b]x", 2, "tasks", lambda: "0.12 USD") as advance:
+    with redirect_stderr(stderr), beating, show_progress(console, "[b]x", 3, "tasks", lambda: "0.12 USD") as advance:
+        advance()
+        stderr.wait_for("[b]x: 1/3 tasks · for ")
         time.sleep(0.5)
         advance()
-        stderr.wait_for("[b]x: 1/2 tasks · about ")
+        stderr.wait_for("[b]x: 2/3 tasks · about ")
         advance()
     (line,) = text.getvalue().splitlines()
-    assert line.startswith("[b]x: 2/2 tasks in ")
+    assert line.startswith("[b]x: 3/3 tasks in ")
     assert line.endswith(" · 0.12 USD")
 
 

@@ -108,6 +108,9 @@ def test_the_best_whole_member_is_a_conversation(tmp_path: Path) -> None:
     assert row["score"] == 0.9
     (tmp_path / "sft.jsonl").unlink()
     assert [each["messages"][-1]["content"] for each in written(tmp_path, "sft", *groups)] == ["best"]
+    (tmp_path / "sft.jsonl").unlink()
+    above = [each["messages"][-1]["content"] for each in written(tmp_path, "sft", *groups, above=0.2)]
+    assert above == ["best", "low", "alike", "too"]
 
 
 @pytest.mark.parametrize("form", ["sft", "dpo"])
