@@ -4,7 +4,9 @@ Reads the run directory alone, so that a run that was interrupted and resumed ha
 """
 
 import math
+import os
 import shlex
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -115,6 +117,18 @@ def outcome_in_words(
     return [gain, *([f"More --steps may show a gain{tasks if settable else ''}."] if unsure else [])]
 
 
+def _scenario_typed(directory: Path) -> str | None:
+    """The scenario as the command named it, such as a file; None for a run of a program or the demo."""
+    try:
+        typed = tomllib.loads((directory / "run.toml").read_text(encoding="utf-8")).get("scenario")
+    except (OSError, ValueError):
+        return None
+    if not isinstance(typed, str) or not (directory / typed.partition(":")[0]).is_file():
+        return typed if isinstance(typed, str) else None
+    file, *variable = typed.split(":")  # relative to run.toml
+    return ":".join([os.path.relpath(directory / file), *variable])
+
+
 def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, int] | None = None) -> list[str]:
     """`outcome_in_words` of a run directory, and how far the run came where it is not at its end.
 
@@ -126,7 +140,7 @@ def outcome_of_run(directory: Path, rows: Sequence[Row], unscored: Mapping[str, 
     said = outcome_in_words(
         rows,
         max_tokens=limit if isinstance(limit, int) else None,
-        scenario=str(experiment.get("scenario") or "") or None,
+        scenario=_scenario_typed(directory),
         judges=[str(each) for each in cast("list[object]", names)] if isinstance(names, list) else (),
         settable=(directory / "run.toml").exists(),  # which `gavel demo` and a program write not
     )

@@ -636,13 +636,21 @@ def _at_most_once(facts: Facts, tools: Names) -> Finding:
 def _says(facts: Facts, verb: str, phrases: Names) -> Finding:
     is_told, is_negated = "told" in verb.lower(), " not " in f"{verb} "
     text = facts.request if is_told else facts.said
-    text = re.sub(r"(?<=\d)-(?=\d)", "–", text) if is_negated else text  # what may be a range says its ends
-    found = [phrase for phrase in phrases.names if _occurs(phrase, text, is_part_enough=is_negated)]
+    ranged = re.sub(r"(?<=\d)-(?=\d)", "–", text)  # what may be a range says its ends
+    found = [
+        phrase
+        for phrase in phrases.names
+        if _occurs(phrase, ranged if is_negated or _COUNTED.match(phrase) else text, is_part_enough=is_negated)
+    ]
     if is_negated:
         return _met(not found, f"it {'was told' if is_told else 'said'} {_and(map(_quote, found))}")
     absent = [phrase for phrase in phrases.names if phrase not in found]
     listed = _listed(map(_quote, absent), "or" if phrases.any_of else "and")
     return _met(phrases.allow(absent), f"it was not told {listed}" if is_told else f"it did not say {listed}")
+
+
+_COUNTED = re.compile(r"\W*\d[\d.,]*\s+[^\W\d]")
+"""A number of something, such as `5 days`: a range of them is no id."""
 
 
 def _says_when(facts: Facts, phrases: Names, condition: Condition) -> Finding:

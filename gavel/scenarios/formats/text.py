@@ -80,7 +80,8 @@ def _no_json(text: str, where: str, line: int, error: Exception) -> RowError:
         return RowError(
             f"{where}:{line} is a Python dict or list as it is printed, and no JSON.", "Write it with json.dumps."
         )
-    why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+    is_placed = isinstance(error, json.JSONDecodeError)
+    why = f"{error.msg.removesuffix(' at')} at column {error.colno}" if is_placed else str(error)
     is_json = are_rows or text.lstrip()[:1] in ("{", "[")
     remedy = "Mend or delete this line; a row must stand on one line."
     remedy = remedy if is_json else f"If it is a table, delete the lines above its header. {READ}"
