@@ -23,6 +23,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.client import ChatAgent
 from gavel.llm.errors import BudgetError, LlmError, UnknownModelError
 from gavel.llm.types import Message
+from gavel.scenarios.agent import sample_turn
 from gavel.scenarios.chat_model import ChatModel, ChatRequest, FunctionModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
@@ -204,14 +205,7 @@ def api_model(agent: ChatAgent, refused: list[BudgetError] | None = None) -> Fun
 
     async def turn(request: ChatRequest) -> ChatCompletion | Message:
         try:
-            return await agent.turn(
-                request.messages,
-                request.tools,
-                temperature=request.temperature,
-                max_completion_tokens=request.max_tokens,
-                seed=None if request.seed is None else request.seed % 2**31,
-                max_retries=_RETRIES,
-            )
+            return await sample_turn(agent, request, retries=_RETRIES)
         except BudgetError as error:
             if refused is not None:
                 refused.append(error)

@@ -160,20 +160,25 @@ def together(*agents: Agent) -> Trajectory:
     return whole
 
 
+async def sample_turn(player: ChatAgent, request: ChatRequest, *, retries: int) -> ChatCompletion:
+    """The player's turn, as a rollout asks for it; LiteLLM sends each attempt again so many times."""
+    return await player.turn(
+        request.messages,
+        request.tools,
+        temperature=request.temperature,
+        max_completion_tokens=request.max_tokens,
+        seed=None if request.seed is None else request.seed % 2**31,
+        max_retries=retries,
+    )
+
+
 def _make_litellm_model(model: str, episode: Episode) -> ChatModel:
     """Samples from a LiteLLM model, and counts its requests and cost in the episode."""
     player = ChatAgent(model)
 
     async def turn(request: ChatRequest) -> ChatCompletion | Message:
         before = player.cost_usd
-        reply = await player.turn(
-            request.messages,
-            request.tools,
-            temperature=request.temperature,
-            max_completion_tokens=request.max_tokens,
-            seed=None if request.seed is None else request.seed % 2**31,
-            max_retries=_RETRIES,
-        )
+        reply = await sample_turn(player, request, retries=_RETRIES)
         metrics = episode.trajectory.metrics
         metrics[CALLS] = metrics.get(CALLS, 0) + 1
         if before is not None and player.cost_usd is not None:
