@@ -121,12 +121,12 @@ class ConversationIn(HistoryIn):
     messages: list[ChatMessage]
     """The conversation as OpenAI chat messages or Responses items, or in the form of Anthropic or Gemini; tool calls
     and tool results included."""
-    histories: list[HistoryIn] = []
+    histories: list[HistoryIn] = Field(default_factory=list[HistoryIn])
     """Further conversations of the same attempt."""
     status: Literal["finished", "truncated", "failed"] = "finished"
     """A failed attempt is unscored, whatever its messages."""
     status_reason: str | None = None
-    metadata: dict[str, JsonValue] = {}
+    metadata: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
     """Kept with the trajectory; not shown to the judge."""
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from functools import partial
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from gavel.base.network import is_loopback
@@ -73,7 +74,7 @@ def _configure_uvicorn(config: ServiceConfig, factory: Callable[[], object]) -> 
         factory,  # pyright: ignore[reportArgumentType] - declared for applications alone
         factory=True,
         workers=config.processes,
-        http="h11",  # the protocol implementation that bounds a request's head
+        http=_BoundedHead,
         ws="none",
         log_config=None,
         log_level="error",  # requests of strangers must not fill the log
@@ -84,9 +85,28 @@ def _configure_uvicorn(config: ServiceConfig, factory: Callable[[], object]) -> 
         timeout_graceful_shutdown=int(limits.shutdown_seconds + _CLOSING_SECONDS),
         timeout_worker_healthcheck=_START_SECONDS,
         limit_concurrency=limits.connections,
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         backlog=_BACKLOG,
     )
+
+
+class _BoundedHead(HttpToolsProtocol):
+    """Refuses a request whose head is longer than `_MAX_HEAD_BYTES`: the parser holds all of a head until it ends."""
+
+    _is_in_head, _head = False, 0
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head = True
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._is_in_head = False
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._head = self._head + len(data) if self._is_in_head else 0
+        if self._head > _MAX_HEAD_BYTES:
+            self.send_400_response("The request's head is too long.")
 
 
 class _Server(uvicorn.Server):

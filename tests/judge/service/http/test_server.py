@@ -131,6 +131,18 @@ async def test_connections_that_send_too_slowly_are_ended(tmp_path: Path, endpoi
         assert b"connection: close" in answer.lower()
 
 
+async def test_the_head_of_a_request_is_bounded(tmp_path: Path, endpoint: Endpoint):
+    async with served(config_of(tmp_path, endpoint, port=0)) as service:
+        url = httpx.URL(service.url)
+        endless = socket.create_connection((url.host, url.port), timeout=HANG_SECONDS)
+        endless.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 2**16)
+        answer = await asyncio.to_thread(endless.recv, 100_000)
+        assert answer.startswith(b"HTTP/1.1 400")
+        async with httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as client:  # one after another on a line
+            long = {"X-Long": "x" * 40_000}
+            assert [(await client.get("/healthz", headers=long)).status_code for _ in range(3)] == [200] * 3
+
+
 class Service:
     """`gavel serve --processes 2` in an interpreter of its own, whose children are forked from a fresh one."""
 
