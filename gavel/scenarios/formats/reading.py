@@ -10,7 +10,6 @@ and fields. No row is skipped silently: rows without anything to judge are count
 """
 
 import json
-import math
 import re
 import shlex
 from collections import Counter, defaultdict
@@ -22,21 +21,17 @@ from typing import Any
 
 from gavel.base import entry_points
 from gavel.base.text import counted
-from gavel.llm.types import Message
 from gavel.scenarios.formats.chat import KNOWN_ROLES, misnamed_assistant, odd_fields
 from gavel.scenarios.formats.evaluations import EVALUATIONS
 from gavel.scenarios.formats.fields import (
     COMPLETIONS,
     CONVERSATIONS,
     GROUPS,
-    OF_PROMPTS,
     PAIRS,
     TABLE,
     UNANSWERED,
     Columns,
-    columns_by_stem,
     holds_dialogue,
-    is_word,
     leaves,
     read_columns,
     with_turns,
@@ -61,6 +56,7 @@ from gavel.scenarios.formats.row import (
     is_object,
     refused,
     refusing,
+    reward_name,
 )
 from gavel.scenarios.formats.text import is_conversation, is_rendered
 from gavel.scenarios.group import TrajectoryGroup
@@ -166,7 +162,7 @@ def read_file(
     notes = [*(f"left out: {each}." for each in source.told()), *source.notes]
     notes += [*_describe_attempts(attempts), *_describe_turns(attempts)]
     if columns or form in (PAIRS, COMPLETIONS, CONVERSATIONS, LOGGED):
-        notes += _describe_unread(attempts, grouped.groups, columns.names if columns else (), form)
+        notes += _describe_unread(attempts, columns.names if columns else ())
     return Reading(grouped.groups, summary, notes + grouped.notes)
 
 
@@ -276,10 +272,6 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
 _MESSAGES = '{"messages": [{"role": "user", "content": "…"}, …]}'
 _FORM = f"Rows of messages are {_MESSAGES}; docs/files.md has all formats."
 _QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
-_EXPECTED = re.compile("expect|(?<!p)reference|truth|gold|target|ideal|correct|label|^gts?$", re.I)
-"""Names of columns with expected answers."""
-_ANSWERED = re.compile("answer|reply|output|resp|completion|predict|gener", re.I)
-_REWARD = re.compile("reward|score|label|rating|grade", re.I)
 IDENTIFIER = re.compile(r"(?:^|[^a-zA-Z])(?:ids?|hash)$|Ids?$")
 _WORDS = re.compile(r"[^\W\d_]\s+[^\W\d_]")
 _FAR = 0.5
@@ -406,88 +398,34 @@ def _said_in_json(attempt: Attempt) -> Any:
     return value
 
 
-def _describe_unread(
-    attempts: Sequence[Attempt], groups: Sequence[TrajectoryGroup], named: Sequence[str], form: Format | None
-) -> Iterator[str]:
-    """Notes on fields that nobody reads: texts that are nowhere in what was read, and rewards that are no number."""
-    rows = {id(each.trajectory): each.row for each in attempts}
+def _describe_unread(attempts: Sequence[Attempt], named: Sequence[str]) -> Iterator[str]:
+    """Notes on the fields of rows that are no part of what the judge is shown, and on rewards that are no number."""
+    known = {*map(_without_numbers, named)}
     unread: list[Place] = []
     odd: list[Place] = []
-    for one in groups:
-        members = [each for each in one.trajectories if id(each) in rows]
-        told = [one.metadata, *(each.metadata for each in members)]
-        truths = _texts([{name: each.get(name) for name in _shown_columns(each)} for each in told])
-        said = truths + _texts([each.messages() for each in members])
-        for each in members:
-            if is_object((row := rows[id(each)]).value, "messages_and_choices"):
-                continue
-            own = without(each.metadata, "answer_column", *_shown_columns(each.metadata), *beside_messages(each))
-            several = _of_several_texts(own)
-            for path, value in leaves(own):
-                name = ".".join(part for part in path.split(".") if not part.isdecimal())
-                shown = truths if _is_expected(name) else said
-                says = name in several or _says_something(name, value, form)
-                if name not in named and says and str(value).strip() not in shown:
-                    unread.append((row.where, name))
-            known = {name.partition(".")[0] for name in named}
-            unread += [(row.where, name) for name in own if name not in known and _holds_steps(cell(own[name]))]
-            given = {name: it for name in ("reward", "rewards", "score") if (it := each.metadata.get(name))}
-            odd += [(row.where, f"{name} {str(it)[:40]!r}") for name, it in given.items() if as_number(it) is None]
+    for each in attempts:
+        fields, where = each.trajectory.metadata, each.row.where
+        if is_object(each.row.value, "messages_and_choices"):
+            continue
+        given = {name: it for name in ("reward", "rewards", "score") if (it := fields.get(name))}
+        odd += [(where, f"{name} {str(it)[:40]!r}") for name, it in given.items() if as_number(it) is None]
+        read = ("answer_column", reward_name(fields), *_shown_columns(fields), *beside_messages(each.trajectory))
+        left = ((_without_numbers(path), value) for path, value in leaves(without(fields, *read)))
+        unread += [(where, name) for name, value in left if value is not None and name not in known]
     yield from _tell(
         [(where, "") for where, _ in unread],
-        f"the judge is not shown {_found(unread)}. What is part of the task belongs into the prompt (--prompt-column "
-        "names it, and --by groups by a column), an expected answer into a column called reference, what an agent did "
-        "into messages; --answer-column names an answer to judge instead",
+        f"not read: {_found(unread)}. What is part of the task belongs into the prompt (--prompt-column names it), an "
+        "expected answer into a column called reference, what an agent did into messages; --answer-column names "
+        "another answer",
     )
     are = "is" if len(odd) == 1 else "are"
     yield from _tell(odd, f"{counted(len(odd), 'reward')} that {are} no number, and not read")
 
 
-def _of_several_texts(fields: Message) -> set[str]:
-    """The names of texts beside each other, in a list or in columns that end alike: options to choose from."""
-    texts: defaultdict[str, set[str]] = defaultdict(set)
-    for path, value in leaves(fields):
-        parts = path.split(".")
-        if isinstance(value, str) and parts[-1].isdecimal():
-            texts[".".join(part for part in parts if not part.isdecimal())].add(value)
-    found = {name for name, each in texts.items() if len(each) > 1}
-    alike = (list(columns.values()) for columns in columns_by_stem(fields).values())
-    for columns in alike:
-        if len({each for name in columns if isinstance(each := fields[name], str)}) == len(columns) > 1:
-            found |= {*columns}
-    return found
-
-
-def _holds_steps(value: Any) -> bool:
-    """Whether it is a list of objects or of calls as text: what an agent did may stand there."""
-    if not is_list(value) or is_conversation(value):
-        return False
-    return any(is_object(each) or (isinstance(each, str) and _CALL.search(each)) for each in value)
-
-
-_CALL = re.compile(r"\w\(.*\)\s*\Z", re.DOTALL)
+def _without_numbers(path: str) -> str:
+    return ".".join(part for part in path.split(".") if not part.isdecimal())
 
 
 def _shown_columns(fields: Mapping[str, Any]) -> list[str]:
     """The columns that tell the judge what is right; of a reference and an answer the reference."""
     return [name for name in COLUMNS if name != "answer" or not fields.get("reference")]
-
-
-def _is_expected(name: str) -> bool:
-    return bool(_EXPECTED.search(name)) and not IDENTIFIER.search(name.rpartition(".")[2])
-
-
-def _says_something(name: str, value: Any, form: Format | None) -> bool:
-    """Whether a field may be part of the task, or an answer: a sentence, an expected value, a column of prompts."""
-    last, text = name.rpartition(".")[2], str(value).strip()
-    if name.partition(".")[0] in OF_PROMPTS:
-        return value is not None and text not in KNOWN_ROLES and text != ""
-    if isinstance(value, str):
-        is_answer = form is CONVERSATIONS and _ANSWERED.search(last) and not IDENTIFIER.search(last)
-        return bool(text and (_is_expected(name) or is_answer or not is_word(text)))
-    is_count = isinstance(value, int | float) and value not in (0, 1) and not math.isnan(value)
-    return is_count and _is_expected(name) and not _REWARD.search(name)
-
-
-def _texts(value: Any) -> str:
-    return "\n".join(str(each) for _, each in leaves(value) if isinstance(each, str | int | float))

@@ -193,7 +193,7 @@ def trajectory(
     if is_object(own := rest.get("metrics")) and all(as_number(value) is not None for value in own.values()):
         metrics = {**rest.pop("metrics"), **(metrics or {})}
     numbers = {name: number for name, value in (metrics or {}).items() if (number := as_number(value)) is not None}
-    if (reward := _reward(rest)) is not None:
+    if (reward := as_number(rest.get(reward_name(rest)))) is not None:
         numbers.setdefault(INDEPENDENT, reward)
     with refusing(where):
         found = Trajectory(
@@ -202,13 +202,12 @@ def trajectory(
     return check_item(found, where)
 
 
-def _reward(fields: Mapping[str, Any]) -> float | None:
-    """The first reward among the fields. A label counts only if it is a yes or no: other labels name classes."""
-    for name in _REWARDS:
-        number = as_number(fields.get(name))
-        if number is not None and (name != "label" or number in (0.0, 1.0)):
-            return number
-    return None
+def reward_name(fields: Mapping[str, Any]) -> str:
+    """The first reward among the fields; empty if there is none. A label counts only if it is a yes or no: other labels
+    name classes."""
+    numbers = {name: as_number(fields.get(name)) for name in _REWARDS}
+    read = (name for name, each in numbers.items() if each is not None and (name != "label" or each in (0.0, 1.0)))
+    return next(read, "")
 
 
 _DECIMAL_COMMA = re.compile(r"[-+]?(?:0,\d+|\d+,\d{1,2})%?")
