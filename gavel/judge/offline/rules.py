@@ -603,8 +603,10 @@ def _first_of(result: Any) -> list[Any] | None:
 
 
 def _tells(text: str, values: str, in_order: bool) -> bool:
-    """Whether a text has each word and number of these values. A percent sign may be missing: an argument's name says
-    its unit."""
+    """Whether a text has each word and number of these values, and addresses whole. A percent sign may be missing: an
+    argument's name says its unit."""
+    if not all(_has_address(text, address) for address in _ADDRESS.findall(values)):
+        return False
     for reading, asked in product(readings_of(text), readings_of(values)):
         at = 0
         words = words_of(asked.replace(GLUE, ""))
@@ -773,14 +775,13 @@ def _occurs(phrase: str, text: str, *, is_part_enough: bool = False) -> bool:
     letter in its own case. `is_part_enough`: a part of a word with hyphens counts."""
     has_targets = "://" in phrase or "@" in phrase
     if has_targets and not any(
-        re.search(_WHOLE_ADDRESS.format(re.escape(phrase.strip())), shown, re.IGNORECASE)
-        for shown in (text, _without_marks(text, has_targets))
+        _has_address(shown, phrase.strip()) for shown in (text, _without_marks(text, has_targets))
     ):
         return False
     if len(letter := phrase.strip()) == 1 and letter.lower() != letter.upper():
         return re.search(rf"(?<!\w){letter}(?!\w|{MARKED})", _without_marks(text, has_targets)) is not None
     for wanted in _readings_shown(phrase, has_targets):
-        whole = r"(?![%‰‱٪])" if wanted[-2:-1].isdigit() else ""
+        whole = r"(?![\^%‰‱٪])" if wanted[-2:-1].isdigit() else r"(?!\^)"
         words = re.escape(wanted[:-1].replace(GLUE, "")).replace("\\\n", f"{GLUE}?\n") + "\n" + whole
         words = words if is_part_enough else f"(?<!{JOINT}){words}(?!-{JOINT})"
         if len(wanted) > 1 and any(re.search(words, found) for found in _readings_shown(text, has_targets)):
@@ -788,7 +789,14 @@ def _occurs(phrase: str, text: str, *, is_part_enough: bool = False) -> bool:
     return False
 
 
-_WHOLE_ADDRESS = r"(?<![\w.+@/-]){}/?(?![\w@/?#&=-]|\.\w)"
+def _has_address(text: str, address: str) -> bool:
+    """Whether an address stands in a text, and not as a part of another."""
+    whole = rf"(?<![\w.+@/\\-]){re.escape(address)}/?(?![\w@/\\?#&=-]|\.\w)"
+    return re.search(whole, text, re.IGNORECASE) is not None
+
+
+_ADDRESS = re.compile(r"(?=\S*[^\W\d])[^\s<>()\[\],;\"']*[@/\\][^\s<>()\[\],;\"']*\w")
+"""A link, a path, or an address of mail."""
 
 
 @lru_cache(256)

@@ -29,7 +29,9 @@ from gavel.base.fields import problem
 from gavel.base.files import is_inside
 from gavel.reports.viewer.annotations import FILE_NAME as ANNOTATIONS
 from gavel.reports.viewer.group_summary import SUMMARY, summarize, words_of
-from gavel.scenarios.group import TrajectoryGroup, check_version, from_row
+from gavel.scenarios.formats.reading import read_groups
+from gavel.scenarios.group import TrajectoryGroup, check_version, from_row, to_line
+from gavel.scenarios.judged_file import TABLE_SUFFIXES
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 
 SHOWN = {
@@ -121,6 +123,8 @@ _STORE = ".jsonl.zst"
 _LINES = ".jsonl"
 _BEGINNING = b'{"format_version":'
 """Of every line of a judged file."""
+_FOOTER = 2**16
+"""Bytes at the end of a Parquet file, or the beginning of CSV, that name the columns."""
 _BATCH = 64
 """Groups that are entered at once."""
 _TABLES = f"""
@@ -328,32 +332,41 @@ def place_of(path: str) -> tuple[str, str, int | None]:
 
 
 def _trajectory_files(root: Path) -> Iterator[Path]:
-    """Trajectory stores, and files of JSON lines that begin as Gavel's do; not those that are being written anew, nor
-    those whose name is no text."""
+    """Trajectory stores, files of JSON lines that begin as Gavel's do, and judged tables; not those that are being
+    written anew, nor those whose name is no text."""
     if root.is_file():
         yield root
     for directory, names, files in os.walk(root):
         names[:] = [name for name in names if not name.startswith(".")]
         for file in (Path(directory, name) for name in files if not name.startswith(".")):
-            if file.name.endswith((_STORE, _LINES)) and str(file).isprintable() and holds_groups(file):
+            if file.name.endswith((_STORE, _LINES, *TABLE_SUFFIXES)) and str(file).isprintable() and holds_groups(file):
                 yield file
 
 
 def holds_groups(file: Path) -> bool:
-    """Whether a file is named as a trajectory store, or begins with a line of a judged file."""
+    """Whether a file is named as a trajectory store, begins with a line of a judged file, or is a judged table."""
     if file.name.endswith(_STORE):
         return True
     try:
         with file.open("rb") as stream:
-            return stream.read(len(_BEGINNING)) == _BEGINNING
+            if file.suffix not in TABLE_SUFFIXES:
+                return stream.read(len(_BEGINNING)) == _BEGINNING
+            stream.seek(max(0, file.stat().st_size - _FOOTER) if file.suffix == ".parquet" else 0)
+            return b"group_record" in stream.read(_FOOTER)
     except OSError:
         return False
 
 
 def _stored_rows(file: Path, offset: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """(begin, end, row) of each record from `offset` on. Raises `StoreError`."""
+    """(begin, end, row) of each record from `offset` on; of a table, which is read whole, the group's number
+    stands for its bytes. Raises `StoreError`, and `RowError` for a damaged table."""
     if file.name.endswith(_STORE):
         yield from TrajectoryStore(file).rows_from(offset)
+        return
+    if file.suffix in TABLE_SUFFIXES:
+        groups = read_groups(file)
+        for number, group in enumerate(groups[offset:], offset + 1):
+            yield number - 1, number if number < len(groups) else file.stat().st_size, json.loads(to_line(group))
         return
     try:
         with file.open("rb") as stream:

@@ -162,7 +162,7 @@ def read_file(
     notes = [*(f"left out: {each}." for each in source.told()), *source.notes]
     notes += [*_describe_attempts(attempts), *_describe_turns(attempts)]
     if columns or form in (PAIRS, COMPLETIONS, CONVERSATIONS, LOGGED):
-        notes += _describe_unread(attempts, columns.names if columns else ())
+        notes += _describe_unread(attempts, [*grouped.by.split(", "), *(columns.names if columns else ())])
     return Reading(grouped.groups, summary, notes + grouped.notes)
 
 

@@ -19,7 +19,11 @@ from gavel.trainer.runs.checkpoints import read_object
 from gavel.trainer.runs.metrics import MetricsError, Row, whole_rows
 from gavel.trainer.runs.run_directory import check_format_version, read_description
 
-_PLACES = ("*/*/model.json", "compare/*/*/model.json")
+_PLACES = (
+    *(f"{above}{run}/model.json" for above in ("", "runs/") for run in ("*/*", "compare/*/*")),
+    "*/model.json",
+)
+"""Where runs stand below the directory of all runs, the one above it, and that of a project."""
 _HELD_OUT = "held_out"
 _FIGURES = (
     (_HELD_OUT, "success", "success"),

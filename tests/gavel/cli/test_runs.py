@@ -115,11 +115,15 @@ def test_damaged_files_leave_a_gap_in_the_row_and_are_told(tmp_path: Path) -> No
     assert done.stderr.count("1 row of") == 1
 
 
-def test_runs_of_a_comparison_are_listed_under_their_names(tmp_path: Path) -> None:
-    run_of(tmp_path / "compare", "judge-30-steps-seed-0", [0.4], steps=1)
-    run_of(tmp_path, "one", [0.4], steps=1)
-    assert {run.name for run in read_runs(tmp_path)} == {"desk/one", "compare/desk/judge-30-steps-seed-0"}
-    assert {run.name for run in read_runs(tmp_path / "compare")} == {"desk/judge-30-steps-seed-0"}
+def test_runs_are_listed_by_where_they_stand_below_a_directory(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    run_of(root / "compare", "judge-30-steps-seed-0", [0.4], steps=1)
+    run_of(root, "one", [0.4], steps=1)
+    names = {"desk/one", "compare/desk/judge-30-steps-seed-0"}
+    assert {run.name for run in read_runs(root)} == names
+    assert {run.name for run in read_runs(tmp_path)} == {f"runs/{name}" for name in names}
+    assert {run.name for run in read_runs(root / "desk")} == {"one"}
+    assert {run.name for run in read_runs(root / "compare")} == {"desk/judge-30-steps-seed-0"}
 
 
 def test_a_run_is_named_as_it_is_listed_or_by_its_directory(tmp_path: Path) -> None:

@@ -409,6 +409,7 @@ def test_what_a_world_says_to_the_agent_s_words_is_a_rule(rule: str, said: str, 
         ('says "17:00"', "We are open 9:00-17:00.", True),
         ('says "$30" and "$20"', "It is $20-30.", True),
         ('says "20%" and "10%"', "It is 10%-20%.", True),
+        ('says "20 m"', "It is 20 m²: 4 m × 5 m.", False),
         ('does not say "2025"', "It was 2024-2025.", False),
         ('says "2025"', "It is order 2024-2025.", False),
         ('says "2024"', "It was on 2024–05–06.", False),
@@ -455,6 +456,9 @@ IDS = ("id,days\n1001,100\n1,450", ["1001", 100, "1", "1,450"], [1001100, 100145
         ("within 30-day windows", [30], [-30, 3]),
         ("16GB for 4k EUR", ["16 GB", "16GB", "4k"], [16, 4]),
         ("Total: 1.045,50 EUR for a 3-night stay", ["1045.50", 1045.5, 3], [1, 45.5, -1045.5]),
+        ("Mail <ann.lee@x.com>, soon.", ["ann.lee@x.com", "ANN.LEE@X.COM"], ["lee@x.com", "ann.lee@x.co"]),
+        ("See https://x.com/a/1?b=2.", ["https://x.com/a/1?b=2", "x.com"], ["https://x.com/a", "https://x.com/a/1"]),
+        ("Delete /home/ann/old and C:\\tmp\\a.", ["/home/ann/old", "C:\\tmp\\a"], ["/home/ann", "ann/old", "C:\\tmp"]),
     ],
 )
 def test_an_argument_is_told_by_each_spelling_of_it_and_by_nothing_else(result, told: list, not_told: list):

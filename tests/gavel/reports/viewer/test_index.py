@@ -17,6 +17,7 @@ from gavel.reports.viewer.group_view import CASSETTE, cassette_of, group_view
 from gavel.reports.viewer.index import FilterError, GroupFilter, Index, NoSuchGroup, search_words
 from gavel.scenarios import trajectory_store
 from gavel.scenarios.group import to_line
+from gavel.scenarios.judged_file import TABLE_SUFFIXES, write_table
 from gavel.scenarios.trajectory import Trajectory
 from tests.gavel.reports.made import RUN, group, member, run_directory, sampled, store
 
@@ -93,15 +94,21 @@ def test_a_file_that_was_replaced_or_deleted_is_forgotten(index, root):
     assert found(index, q="ignore") == []
 
 
-def test_a_judged_file_of_json_lines_is_read_and_other_files_are_not(index, root):
-    lines = [to_line(group(member(f"line {n}", 0.5))) for n in range(3)]
+def test_judged_files_are_read_and_other_files_are_not(index, root):
+    groups = [group(member(f"line {n}", 0.5)) for n in range(3)]
+    lines = [*map(to_line, groups)]
+    for suffix in TABLE_SUFFIXES:
+        write_table(root / f"table{suffix}", groups, suffix)
+    (root / "dataset.csv").write_text("prompt,completion\nx,y\n")
     (root / "judged.jsonl").write_text("\n".join(lines) + "\n" + lines[0][:50])
     (root / "dataset.jsonl").write_text('{"prompt": "x"}\n')
     (root / ".hidden.jsonl").write_text(lines[0] + "\n")
     (root / "later.jsonl").write_text(json.dumps({"format_version": 999, "trajectories": []}) + "\n")
     index.update()
-    assert index.counts() == {RUN: 4, "judged.jsonl": 3}
-    assert index.group("judged.jsonl", 2).trajectories[0].messages()[-1]["content"] == "line 2"
+    judged = ("judged.jsonl", "table.csv", "table.parquet")
+    assert index.counts() == {RUN: 4, **dict.fromkeys(judged, 3)}
+    assert [index.group(path, 2).trajectories[0].messages()[-1]["content"] for path in judged] == ["line 2"] * 3
+    assert [*dict(index.problems())] == ["judged.jsonl", "later.jsonl"]
     assert "999" in dict(index.problems())["later.jsonl"]
 
 
