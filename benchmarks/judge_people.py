@@ -37,7 +37,7 @@ from gavel.judge.audit.golden import (
     learnt_skill,
     with_weights,
 )
-from gavel.judge.audit.golden_set import GoldenGroup, load_golden
+from gavel.judge.audit.human_labels import GoldenGroup, load_golden
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.standard_errors import NoisePrior

@@ -17,15 +17,9 @@ from dotenv import dotenv_values
 
 from gavel.base import entry_points
 from gavel.base.errors import GavelError
+from gavel.cli.interrupts import INTERRUPTED, stop_at_next_interrupt
 from gavel.cli.lazy_commands import PlainGroup, plain_app, single_command
-from gavel.cli.terminal import (
-    INTERRUPTED,
-    heartbeat,
-    print_error,
-    replace_unprintable,
-    silence_libraries,
-    stop_at_next_interrupt,
-)
+from gavel.cli.terminal import heartbeat, print_error, replace_unprintable, silence_libraries
 
 if TYPE_CHECKING:
     from gavel.scenarios.scenario import Scenario

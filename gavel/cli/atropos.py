@@ -17,6 +17,7 @@ from rich.console import Console
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
+from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.named import scenario_named
 from gavel.cli.options import (
     STAND_IN,
@@ -28,7 +29,7 @@ from gavel.cli.options import (
     run_flags,
     settings_command,
 )
-from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, say
+from gavel.cli.terminal import say
 from gavel.cli.training import local_backend, open_run, run_directory_of, trainable
 from gavel.integrations._serving import listen_safely, serve
 from gavel.integrations.atropos.queue import GroupQueue

@@ -11,9 +11,9 @@ import typer
 
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
+from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import group_app
 from gavel.cli.options import flags_of, given, run_config, run_flags, settings_command, with_options
-from gavel.cli.terminal import run_interruptibly
 from gavel.cli.training import local_backend
 from gavel.trainer.backends.skypilot.cluster import ClusterRecord, ClusterSettings, redacted
 from gavel.trainer.config import VllmSettings

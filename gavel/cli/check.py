@@ -14,10 +14,11 @@ from rich.text import Text
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
 from gavel.cli.evaluated_models import api_model
+from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.named import scenario_named
 from gavel.cli.options import Assignments, Source, announce_stand_in, run_config, run_flags, settings_command
 from gavel.cli.score import own_explanation
-from gavel.cli.terminal import plain, print_warning, run_interruptibly, say
+from gavel.cli.terminal import plain, print_warning, say
 from gavel.cli.training import lengths_file, with_tasks_there_are
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_run

@@ -23,6 +23,7 @@ from gavel.base.errors import GavelError, first_error
 from gavel.base.extras import need_extra
 from gavel.base.text import counted, duration
 from gavel.cli.demo import DESKS, ONE_SENTENCE
+from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.named import names_in, scenario_named
 from gavel.cli.options import (
     STAND_IN,
@@ -40,7 +41,7 @@ from gavel.cli.options import (
     with_default_judge,
 )
 from gavel.cli.run_file import Table, paths_seen_from, to_toml
-from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, show_progress
+from gavel.cli.terminal import print_table, say, show_progress
 from gavel.cli.training import (
     check_begun,
     check_run,

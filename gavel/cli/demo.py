@@ -19,9 +19,10 @@ from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.files import write_atomically
 from gavel.base.network import free_port
+from gavel.cli.interrupts import RESUME, run_to_end
 from gavel.cli.options import LIKELIHOOD, STAND_IN, Flag, Fresh, run_config, run_flags, settings_command, with_cassette
 from gavel.cli.run_file import Table
-from gavel.cli.terminal import RESUME, TRAINER, run_to_end, say, waiting_for
+from gavel.cli.terminal import TRAINER, say, waiting_for
 from gavel.cli.train import measures_of, train_and_tell
 from gavel.cli.training import OpenRun, run_directory_of, run_gavel, trainable
 from gavel.judge.config import JudgeConfig

@@ -20,8 +20,8 @@ from rich.text import Text
 import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
 from gavel.base.errors import GavelError
 from gavel.base.extras import EXTRAS, install_line, installed_version, missing_parts
+from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.options import JUDGE_PARAMS, STAND_IN, default_judge, judge_config, settings_command
-from gavel.cli.terminal import run_interruptibly
 from gavel.judge.config import JudgeConfig
 from gavel.llm.budget import prices_from_environment
 from gavel.llm.providers import check_model

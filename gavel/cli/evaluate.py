@@ -23,6 +23,7 @@ from gavel.base.files import locked
 from gavel.base.text import counted
 from gavel.cli.compare import settings_of
 from gavel.cli.evaluated_models import find_model, find_own_model, model_given
+from gavel.cli.interrupts import run_to_end
 from gavel.cli.named import names_in, scenario_named
 from gavel.cli.options import (
     Assignments,
@@ -36,7 +37,7 @@ from gavel.cli.options import (
     with_cassette,
     with_default_judge,
 )
-from gavel.cli.terminal import print_table, run_to_end, say, show_progress, status_of
+from gavel.cli.terminal import print_table, say, show_progress, status_of
 from gavel.cli.training import print_run_estimates, read_seen_lengths
 from gavel.judge.config import JudgeConfig
 from gavel.judge.estimate import Estimate

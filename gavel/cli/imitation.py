@@ -12,6 +12,7 @@ from rich.console import Console
 from gavel.base.errors import GavelError
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
+from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.named import read_attempts, scenario_named
 from gavel.cli.options import (
     Assignments,
@@ -25,7 +26,7 @@ from gavel.cli.options import (
     run_flags,
     settings_command,
 )
-from gavel.cli.terminal import RESUME, Work, run_interruptibly, run_to_end, say, show_line, show_progress
+from gavel.cli.terminal import Work, say, show_line, show_progress
 from gavel.cli.training import LiveReport, open_run, run_directory_of, trainable
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation

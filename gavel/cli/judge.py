@@ -18,12 +18,13 @@ from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
+from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import group_app
 from gavel.cli.named import file_named
 from gavel.cli.options import JUDGE_PARAMS, STAND_IN, default_judge, read_settings, with_options
-from gavel.cli.terminal import print_table, run_interruptibly, say
+from gavel.cli.terminal import print_table, say
 from gavel.judge.audit.golden import GoldenResult, check_golden, golden_scores, jury_weights, learnt_prior, with_weights
-from gavel.judge.audit.golden_set import SHIPPED, counts_down, load_golden
+from gavel.judge.audit.human_labels import SHIPPED, counts_down, load_golden
 from gavel.judge.config import JudgeConfig
 from gavel.judge.drafts import draft_rubric
 from gavel.judge.errors import JudgeError

@@ -20,9 +20,10 @@ from rich.console import Console
 
 from gavel.base.errors import GavelError
 from gavel.base.text import counted
+from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import group_app, single_command
 from gavel.cli.options import default_judge
-from gavel.cli.terminal import plain, print_table, run_interruptibly
+from gavel.cli.terminal import plain, print_table
 from gavel.judge.drafts import check_can_write
 from gavel.judge.task_drafts import Drafting, DraftRecord, split
 from gavel.llm.budget import Budget, prices_from_environment

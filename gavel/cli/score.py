@@ -24,6 +24,7 @@ from rich.console import Console
 
 from gavel.base.errors import GavelError, first_error
 from gavel.base.text import counted
+from gavel.cli.interrupts import INTERRUPTED, run_interruptibly
 from gavel.cli.judge import write_judged_page
 from gavel.cli.named import read_attempts
 from gavel.cli.options import (
@@ -37,7 +38,7 @@ from gavel.cli.options import (
     settings_command,
     with_cassette,
 )
-from gavel.cli.terminal import INTERRUPTED, print_table, run_interruptibly, say, show_progress, status_of
+from gavel.cli.terminal import print_table, say, show_progress, status_of
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.estimate import estimate_groups

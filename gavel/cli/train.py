@@ -14,6 +14,7 @@ from rich.console import Console
 
 from gavel.base.extras import need_extra
 from gavel.base.text import counted
+from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.named import scenarios_named
 from gavel.cli.options import (
     RUN_FLAGS,
@@ -28,7 +29,7 @@ from gavel.cli.options import (
     settings_command,
 )
 from gavel.cli.run_file import to_toml
-from gavel.cli.terminal import RESUME, print_table, run_interruptibly, run_to_end, say, waiting_for
+from gavel.cli.terminal import print_table, say, waiting_for
 from gavel.cli.training import (
     OpenRun,
     RunDisplay,

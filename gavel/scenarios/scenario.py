@@ -40,7 +40,7 @@ or one per agent that has its own reward."""
 ADDRESSED: Mapping[str, str] = {
     "branching": "gavel.scenarios.agent_styles.branching",
     "react": "gavel.scenarios.agent_styles.react",
-    "word_math": "gavel.scenarios.math_problems",
+    "word_math": "gavel.scenarios.gsm8k_files",
 }
 """Modules by address scheme, `scheme:address`: `scenario_at(address)` in the module returns the scenario. Integrations,
 and other distributions, register theirs as entry points."""

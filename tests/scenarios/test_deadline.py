@@ -110,7 +110,7 @@ def test_rollouts_that_swallow_their_cancellation_keep_no_process_and_are_named(
 
 
 def test_a_command_ends_although_a_task_of_the_users_swallows_its_cancellation() -> None:
-    done = _run(STUBBORN + "from gavel.cli.terminal import run_to_end\nrun_to_end(in_a_command(never()))\n")
+    done = _run(STUBBORN + "from gavel.cli.interrupts import run_to_end\nrun_to_end(in_a_command(never()))\n")
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
     assert "never went on when it was cancelled" in done.stderr
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gavel.base.errors import run_all
 from gavel.judge.audit.agreement import Pairs, pair_accuracy
-from gavel.judge.audit.golden_set import GoldenGroup
+from gavel.judge.audit.human_labels import GoldenGroup
 from gavel.judge.audit.votes import answers_of, distinct_members, fit_noise_prior, votes_by_model
 from gavel.judge.judge import Judge
 from gavel.judge.panel.aggregate import groupwise

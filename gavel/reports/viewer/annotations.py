@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from gavel.base.errors import GavelError
 from gavel.base.fields import problem
 from gavel.base.files import is_inside, write_atomically
-from gavel.judge.audit.golden_set import GoldenGroup, order_by_labels
+from gavel.judge.audit.human_labels import GoldenGroup, order_by_labels
 from gavel.scenarios.group import TrajectoryGroup, from_row, to_line
 
 FILE_NAME = "annotations.jsonl"

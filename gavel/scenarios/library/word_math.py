@@ -1,7 +1,7 @@
 """Word math: problems of a few steps, a calculator, and a last line with the answer: `#### 72`.
 
 Problems are generated; `word_math:FILE` and `word_math:DIRECTORY` read others in GSM8K's form, JSON lines or parquet
-(`gavel.scenarios.math_problems`). Success is GSM8K's strict one: the last number after `####`, and no other.
+(`gavel.scenarios.gsm8k_files`). Success is GSM8K's strict one: the last number after `####`, and no other.
 
 Generated problems have two to five steps and are drawn from templates: names and numbers of each follow from its
 number, and held-out ones are about other people, so no text is in both splits. The calculator parses an expression with

@@ -29,8 +29,8 @@ from statistics import fmean
 from gavel.base.errors import run_all
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.audit.golden import check_golden
-from gavel.judge.audit.golden_set import SHIPPED, GoldenGroup, load_golden
 from gavel.judge.audit.health import PREFIX, judge_health
+from gavel.judge.audit.human_labels import SHIPPED, GoldenGroup, load_golden
 from gavel.judge.audit.votes import fit_noise_prior
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge

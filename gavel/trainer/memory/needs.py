@@ -44,7 +44,8 @@ from gavel.trainer.policy.loading import (
     why_alone,
     why_unbatched,
 )
-from gavel.trainer.policy.policy import Policy, add_adapter, load_config, storage_bytes
+from gavel.trainer.policy.lora_layers import add_adapter
+from gavel.trainer.policy.policy import Policy, load_config, storage_bytes
 from gavel.trainer.run_config import RunConfig
 
 

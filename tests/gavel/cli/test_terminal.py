@@ -176,7 +176,7 @@ def test_every_figure_is_whole_on_a_line(width: int) -> None:
 COMMAND = """
 import asyncio, sys, time
 import typer
-from gavel.cli.terminal import RESUME, run_interruptibly, run_to_end, stop_at_next_interrupt
+from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end, stop_at_next_interrupt
 
 async def step():
     print("begun", flush=True)

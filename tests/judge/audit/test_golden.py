@@ -7,7 +7,7 @@ import pytest
 from gavel.base.errors import GavelError
 from gavel.judge.audit.agreement import pair_accuracy
 from gavel.judge.audit.golden import GoldenResult, check_golden, golden_scores, jury_weights, learnt_prior, with_weights
-from gavel.judge.audit.golden_set import GoldenGroup, load_golden
+from gavel.judge.audit.human_labels import GoldenGroup, load_golden
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 

@@ -18,7 +18,8 @@ from gavel.trainer.kernels.fused_layers import fuse_mlps, fuse_norms
 from gavel.trainer.kernels.liger import LigerError, use_liger
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy import policy as policies
-from gavel.trainer.policy.policy import Policy, add_adapter
+from gavel.trainer.policy.lora_layers import add_adapter
+from gavel.trainer.policy.policy import Policy
 from tests.trainer.conftest import sequence
 from tests.trainer.families import BY_NAME, Family
 from tests.trainer.kernels.triton_interpreter import compile_like

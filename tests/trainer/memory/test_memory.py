@@ -23,7 +23,8 @@ from gavel.trainer.learner.step_bytes import LEAST_TOKENS, MARGIN, MOST_TOKENS, 
 from gavel.trainer.memory.needs import PlannedPolicy, learner_bytes, measure_step_peaks
 from gavel.trainer.memory.plan import Device, MemoryPlan, make_plan
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.policy import Policy, lora_targets, storage_bytes
+from gavel.trainer.policy.lora_layers import lora_targets
+from gavel.trainer.policy.policy import Policy, storage_bytes
 from gavel.trainer.run_config import RunConfig
 from tests.trainer.counted_steps import counted_once
 from tests.trainer.families import BY_NAME, Family

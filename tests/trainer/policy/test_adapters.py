@@ -18,8 +18,9 @@ from gavel.trainer.policy.adapters import (
     start_from,
 )
 from gavel.trainer.policy.loading import BaseModelError, adapter_base, auto_class, plain_logits
+from gavel.trainer.policy.lora_layers import expert_targets, lora_targets
 from gavel.trainer.policy.merged_model import ExportError, write_merged
-from gavel.trainer.policy.policy import Policy, expert_targets, lora_targets
+from gavel.trainer.policy.policy import Policy
 from tests.trainer.conftest import a_group, registered, stirred, tiny_model
 from tests.trainer.families import BY_NAME, FAMILIES, Family
 

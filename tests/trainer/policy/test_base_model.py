@@ -15,12 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.policy import (
-    Policy,
-    load_base,
-    load_config,
-    lora_targets,
-)
+from gavel.trainer.policy.lora_layers import lora_targets
+from gavel.trainer.policy.policy import Policy, load_base, load_config
 from tests.trainer.conftest import stirred, tiny_model
 from tests.trainer.families import BY_NAME, Family
 

@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.audit.golden_set import GoldenGroup, load_golden
+from gavel.judge.audit.human_labels import GoldenGroup, load_golden
 from gavel.reports.viewer.annotations import AnnotationError, Annotations, read_scores
 from gavel.reports.viewer.group_summary import SUMMARY, summarize, words_of
 from gavel.reports.viewer.group_view import CASSETTE, cassette_of, group_view

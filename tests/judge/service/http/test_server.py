@@ -138,7 +138,7 @@ async def test_the_head_of_a_request_is_bounded(tmp_path: Path, endpoint: Endpoi
         endless.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 2**16)
         answer = await asyncio.to_thread(endless.recv, 100_000)
         assert answer.startswith(b"HTTP/1.1 400")
-        async with httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as client:  # one after another on a line
+        async with httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as client:
             long = {"X-Long": "x" * 40_000}
             assert [(await client.get("/healthz", headers=long)).status_code for _ in range(3)] == [200] * 3
 
