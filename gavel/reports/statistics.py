@@ -43,7 +43,7 @@ class PairedDifference:
     """95 % interval by Student's t; None where there is none."""
     margin: float
     verdict: str
-    """`equivalent within ±0.03`, `different`, or `not shown: …`."""
+    """`equivalent within ±0.03`, `different`, or `inconclusive: …`."""
     equivalent: bool
 
 
@@ -65,7 +65,7 @@ def paired_difference(differences: Sequence[float], margin: float) -> PairedDiff
     seeds, mean, half = len(differences), fmean(differences), mean_over_seeds(differences).half_width
     if half is None:
         why = "one seed has no interval" if seeds < 2 else "the seeds' differences are all the same"
-        return PairedDifference(seeds, mean, None, None, margin, f"not shown: {why}", equivalent=False)
+        return PairedDifference(seeds, mean, None, None, margin, f"inconclusive: {why}", equivalent=False)
     low, high = mean - half, mean + half
     equivalent = -margin < low and high < margin
     if equivalent:
@@ -73,7 +73,7 @@ def paired_difference(differences: Sequence[float], margin: float) -> PairedDiff
     elif low > 0 or high < 0:
         verdict = "different" + (f", by more than {margin:g}" if low > margin or high < -margin else "")
     else:
-        verdict = f"not shown: neither a difference nor equivalence within ±{margin:g}"
+        verdict = f"inconclusive: too few seeds for a margin of {margin:g}"
     return PairedDifference(seeds, mean, low, high, margin, verdict, equivalent)
 
 

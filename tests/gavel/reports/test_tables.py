@@ -68,9 +68,9 @@ def test_what_is_equivalent_is_so_by_two_one_sided_tests(values: list[float], ma
         ([-0.01, 0.0, -0.02, 0.01, -0.01], "equivalent"),
         ([0.2, 0.22, 0.19, 0.21], "different, by more than 0.03"),
         ([0.02, 0.05, 0.03, 0.04], "different"),
-        ([0.2, -0.1, 0.1], "not shown: neither"),
-        ([0.0], "not shown: one seed"),
-        ([0.0, 0.0], "not shown: the seeds' differences"),
+        ([0.2, -0.1, 0.1], "inconclusive: too few seeds"),
+        ([0.0], "inconclusive: one seed"),
+        ([0.0, 0.0], "inconclusive: the seeds' differences"),
     ],
 )
 def test_verdicts(differences: list[float], verdict: str) -> None:
