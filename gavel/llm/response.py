@@ -29,8 +29,8 @@ def read_response(model: str, body: Mapping[str, Any], messages: list[Message], 
     choice: Mapping[str, Any] = body["choices"][0] if body["choices"] else {}
     message = dict(choice.get("message") or {})
     finish_reason = choice.get("finish_reason") or ""
-    if finish_reason == "length":
-        message["reasoning_content"] = None  # truncated reasoning holds no answer
+    thoughts = message.get("reasoning_content") or message.get("reasoning")  # vLLM's name for it
+    message["reasoning_content"] = None if finish_reason == "length" else thoughts  # truncated, it holds no answer
     text, repairs = read_message(message)
     if not text.strip():
         fields: object = message.get("provider_specific_fields")

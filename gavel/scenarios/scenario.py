@@ -214,9 +214,16 @@ def find_scenario(reference: str) -> Scenario:
     if reference not in shipped:
         raise ScenarioError(
             f"there is no scenario {reference!r}; shipped: {', '.join(shipped)}",
-            "Name one of these, or a Python file that holds a gavel.Scenario.",
+            f"Name one of these, or a Python file that holds a gavel.Scenario{_near(reference)}.",
         )
     return importlib.import_module(f"gavel.scenarios.library.{reference}").scenario
+
+
+def _near(reference: str) -> str:
+    """The Python files that a reference may mean: of the same name, or in the directory of that name."""
+    files = [Path(f"{reference}.py"), *(sorted(Path(reference).glob("*.py")) if reference else ())]
+    found = [str(file) for file in files if file.is_file() and not file.name.startswith(("test_", "_"))]
+    return f": {', '.join(found[:3])}" if found else ""
 
 
 def shipped_scenarios() -> list[str]:

@@ -139,6 +139,7 @@ async def test_a_server_without_schemas_is_asked_for_json_then_plainly_and_that_
     ("message", "read"),
     [
         ({"reasoning_content": "in my thoughts"}, ("in my thoughts", "stop")),
+        ({"reasoning": "in my thoughts"}, ("in my thoughts", "stop")),
         ({"refusal": "no"}, ("no", CONTENT_FILTER)),
         ({"provider_specific_fields": {"refusal": "no"}}, ("no", CONTENT_FILTER)),
     ],

@@ -131,6 +131,9 @@ def test_what_names_no_scenario_is_refused(tmp_path: Path, name: str, told: str)
     with pytest.raises(ScenarioError, match=told) as caught:
         find_scenario(name.format(tmp_path))
     assert caught.value.remedy
+    with pytest.raises(ScenarioError) as caught:  # the directory that `gavel new` wrote, or a file without its ending
+        find_scenario(str(tmp_path))
+    assert str(tmp_path / "mine.py") in caught.value.remedy
 
 
 def test_of_two_scenarios_one_must_be_named(tmp_path: Path) -> None:

@@ -85,16 +85,22 @@ class Facts:
     def before(self, act: CallMade) -> "Facts":
         """Without what was told after a call or beside it. Between conversations no order is known: all stays.
 
-        The calls that share most arguments with it are the last, and of each tool the only ones."""
+        A call replaces the one before it with the same arguments. The calls that share most arguments with it, of these
+        the ones whose results tell most of its arguments, are the last, and of each tool the only ones."""
 
         def is_known(each: CallMade | UserText) -> bool:
             return each.conversation != act.conversation or each.turn < act.turn
 
         own = frozenset(texts_of(act.arguments))
-        known = filter(is_known, self.made)
-        shared = sorted(
-            ((sum(map(own.__contains__, texts_of(call.arguments))), call) for call in known), key=itemgetter(0)
-        )
+
+        def kinship(call: CallMade) -> tuple[int, int]:
+            told = readings_of("\n".join(texts_of(call.result)))
+            tells = (any(readings_of(each)[0] in reading for reading in told) for each in own)
+            return sum(map(own.__contains__, texts_of(call.arguments))), sum(tells)
+
+        known = [*filter(is_known, self.made)]
+        latest = {(call.name, json.dumps(call.arguments, sort_keys=True)): n for n, call in enumerate(known)}
+        shared = sorted(((kinship(known[n]), known[n]) for n in sorted(latest.values())), key=itemgetter(0))
         most = {call.name: count for count, call in shared}
         made = tuple(call for count, call in shared if count == most[call.name])
         return replace(self, made=made, heard=tuple(filter(is_known, self.heard)))

@@ -126,7 +126,7 @@ def read_file(
 
     Raises `RowError`, and `StoreError` for a store that cannot be read.
     """
-    paths = [Path(path)] if isinstance(path, str | Path) else list(map(Path, path))
+    paths = list(dict.fromkeys([Path(path)] if isinstance(path, str | Path) else map(Path, path)))
     source = Source()
     found: list[Found] = []
     rows: list[Row] = []

@@ -554,6 +554,27 @@ def test_arguments_are_taken_from_what_a_tool_said_before():
     assert not kept(anything, made(FOUND, ("book_room", {}, "ok")))
 
 
+def looked(name: str, order: str, days: int):
+    return ("look_up", {"name": name}, {"order": order, "days": days, "note": f"order {order}."})
+
+
+@pytest.mark.parametrize("first", [("Ann", "Bob"), ("Bob", "Ann")])
+@pytest.mark.parametrize(
+    ("rule", "right", "wrong"),
+    [
+        ("calls refund with order from look_up", "1001", "1003"),
+        ("calls refund with order and days from look_up", "1001", "1002"),
+        ("calls refund only when days <= 30", "1001", "1002"),
+    ],
+)
+def test_of_several_results_that_counts_which_tells_the_arguments(first: tuple[str, ...], rule: str, right: str, wrong):
+    calls = {"Ann": looked("Ann", "1001", 5), "Bob": looked("Bob", "1002", 50)}
+    for order in (right, wrong):
+        given = {"order": order} | ({"days": 5} if "order and days" in rule else {})
+        tried = made(*map(calls.__getitem__, first), ("refund", given, "ok"))
+        assert kept(rule, tried) is (order == right)
+
+
 @pytest.mark.parametrize(
     "wrapped",
     [
