@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
-from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -20,7 +19,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from gavel.base.errors import GavelError
 from gavel.llm import providers
-from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette, Entry, Storage
 from gavel.llm.client import PROBE_MESSAGES, Client, traced_calls
 from gavel.llm.decisions import PROBE, decide
@@ -255,41 +253,28 @@ async def test_an_error_inside_a_choice_is_asked_again(endpoint, wire, error):
     assert endpoint.requests[0] == endpoint.requests[1]
 
 
-async def budget_after(params: dict[str, Any]) -> Budget:
-    asking = Client("openai/m", params)
+CUT = {
+    "cut connection": Answer(says("Here.").body, breaks_off=True),
+    "cut body": Answer(b'{"id": "1", "object": "chat.comple'),
+    "another body": Answer(b"<html>The gateway is tired.</html>"),
+    "no body": Answer(b""),
+}
+
+
+@pytest.mark.parametrize("fault", [*CUT, 400, 401, 404, 429, 500, 502, 503, 529, "127.0.0.1:9", "no-such-host.invalid"])
+async def test_a_reply_that_is_cut_has_an_unknown_cost_and_an_error_or_what_was_not_sent_none(
+    endpoint, wire, monkeypatch, fault
+):
+    limit_attempts(monkeypatch, 1)
+    endpoint.script = [fails(fault) if isinstance(fault, int) else lambda _: CUT[fault]]
+    is_sent = fault in CUT or isinstance(fault, int)
+    asking = Client("openai/m", endpoint.params | ({} if is_sent else {"api_base": f"http://{fault}/v1"}))
     with pytest.raises(LlmError) as failed:
         await asking.ask(PROMPT, SCHEMA)
-    assert failed.value.may_be_paid == (asking.budget.unpriced_calls > 0)
-    return asking.budget
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        Answer(says("Here.").body, breaks_off=True),
-        Answer(b'{"id": "1", "object": "chat.comple'),
-        Answer(b"<html>The gateway is tired.</html>"),
-        Answer(b""),
-    ],
-    ids=["cut connection", "cut body", "another body", "no body"],
-)
-async def test_a_reply_that_is_cut_has_an_unknown_cost(endpoint, wire, monkeypatch, answer: Answer) -> None:
-    limit_attempts(monkeypatch, 1)
-    endpoint.script = [lambda _: answer]
-    budget = await budget_after(endpoint.params)
-    assert (budget.calls, budget.unpriced_calls) == (len(endpoint.requests), len(endpoint.requests))
-
-
-@pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 502, 503, 529, "127.0.0.1:9", "no-such-host.invalid"])
-async def test_an_error_of_the_server_and_a_request_that_was_not_sent_cost_nothing(endpoint, wire, monkeypatch, status):
-    limit_attempts(monkeypatch, 1)
-    params = endpoint.params
-    if isinstance(status, int):
-        endpoint.script = [fails(status)]
-    else:
-        params |= {"api_base": f"http://{status}/v1"}
-    budget = await budget_after(params)
-    assert (budget.calls, budget.cost) == (0, "0.00 USD")
+    calls = len(endpoint.requests) if fault in CUT else 0
+    assert (asking.budget.calls, asking.budget.unpriced_calls) == (calls, calls)
+    assert failed.value.may_be_paid == (calls > 0)
+    assert fault in CUT or asking.budget.cost == "0.00 USD"
 
 
 @pytest.mark.parametrize("model", ["openai/judge", "anthropic/claude-haiku-4-5", "mistral/mistral-medium-latest"])
@@ -399,7 +384,9 @@ async def test_any_callable_may_answer_with_text_or_an_awaitable(model):
     assert (await Client(model).ask(PROMPT, SCHEMA)).text == "hi"
 
 
-async def test_parts_of_a_message_are_sent_as_parts_of_the_input():
+async def test_parts_of_a_message_are_sent_as_parts_of_the_input_or_refused():
+    with pytest.raises(LlmError, match="'audio'"):
+        await decide("openai/d", [{"role": "user", "content": [{"type": "audio"}]}], PROBE, {}, {}, 30)
     server = DecisionServer("openai")
     server.shown = lambda body: ""  # type: ignore[method-assign]
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
@@ -409,11 +396,6 @@ async def test_parts_of_a_message_are_sent_as_parts_of_the_input():
     ((_, body, _),) = server.requests
     assert [part["type"] for part in body["input"][0]["content"]] == ["input_text", "input_image"]
     assert (reply.prompt_tokens, reply.served_by) == (900, "decider-1-2026")
-
-
-async def test_a_part_that_cannot_be_shown_is_refused():
-    with pytest.raises(LlmError, match="'audio'"):
-        await decide("openai/d", [{"role": "user", "content": [{"type": "audio"}]}], PROBE, {}, {}, 30)
 
 
 async def test_the_first_question_goes_before_the_first_request_and_only_once(endpoint):
