@@ -9,7 +9,7 @@ from gavel.judge.panel.juror import Juror
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import scores
-from tests.judge.groups import OPENING, Watches, choice, saying
+from tests.judge.groups import Watches, choice, saying
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 DATA_URL = f"data:image/png;base64,{PIXEL}"
@@ -17,28 +17,18 @@ PICTURE = {"type": "image_url", "image_url": {"url": DATA_URL}}
 AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
 
 
-def with_part(part: dict, *texts: str) -> TrajectoryGroup:
-    """A group whose last member was shown `part`, and the others were not."""
-    group = saying(*texts)
-    asked = {"role": "user", "content": [{"type": "text", "text": "And this?"}, part]}
-    group.trajectories[-1].messages_and_choices = [*OPENING, asked, choice(texts[-1])]
-    return group
-
-
-def text_of(content) -> str:
-    return content if isinstance(content, str) else content[0]["text"]
-
-
 @pytest.mark.parametrize("part", [PICTURE, AUDIO], ids=["image", "audio"])
 async def test_a_member_with_content_that_is_not_shown_is_unscored_and_says_what(part):
-    watches = Watches()
-    judged = await Judge(watches).score(with_part(part, "a", "b", "c"))
+    watches, group = Watches(), saying("a", "b", "c")
+    asked = {"role": "user", "content": [{"type": "text", "text": "And this?"}, part]}
+    group.trajectories[-1].messages_and_choices.insert(-1, asked)
+    judged = await Judge(watches).score(group)
     assert [t.reward for t in judged] == [0.5, 0.5, None]
     hidden = judged.trajectories[-1].judgement
     assert hidden.reason == f"unseen content: 1 {part['type']}"
     assert hidden.flags == ["unseen content"]
     assert judged.judgement.status == "partial"
-    assert not any("And this?" in text_of(prompt[1]["content"]) for prompt in watches.prompts)
+    assert "And this?" not in str(watches.prompts)
 
 
 async def test_a_task_that_is_a_picture_is_not_judged_blind():
@@ -56,12 +46,8 @@ async def test_pictures_are_sent_once_and_numbered_in_every_order():
     other = {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": "R0lGODlhAQABAAAAACw="}}
     task = {"role": "user", "content": [{"type": "text", "text": "Which?"}, PICTURE]}
     made = {"role": "user", "content": [other, PICTURE]}
-    group = TrajectoryGroup(
-        [
-            Trajectory(messages_and_choices=[task, choice("a cat")]),
-            Trajectory(messages_and_choices=[task, made, choice("a dog")]),
-        ]
-    )
+    members = [[task, choice("a cat")], [task, made, choice("a dog")]]
+    group = TrajectoryGroup(Trajectory(messages_and_choices=items) for items in members)
     watches = Watches()
     judged = await Judge(watches, orders=2, config=JudgeConfig(images="send")).score(group)
     assert judged.judgement.status == "scored"
@@ -70,10 +56,8 @@ async def test_pictures_are_sent_once_and_numbered_in_every_order():
         text, *parts = user["content"]
         code = text["text"].split("\n")[0].split(" ")[0]
         assert [part.get("text") for part in parts[::2]] == [f"{code} image 1", f"{code} image 2"]
-        assert [part["image_url"]["url"] for part in parts[1::2]] == [
-            DATA_URL,
-            "data:image/gif;base64,R0lGODlhAQABAAAAACw=",
-        ]
+        gif = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
+        assert [part["image_url"]["url"] for part in parts[1::2]] == [DATA_URL, gif]
         lines = [line.split(" ")[2] for line in text["text"].splitlines() if line.startswith(f"{code} image")]
         assert sorted(lines) == ["1:", "1:", "2:"]
 
@@ -85,10 +69,8 @@ async def test_no_secret_leaves_for_the_judge():
     judged = await Judge(watches, config=JudgeConfig(redact="secrets")).score(group)
     assert judged.judgement.status == "scored"
     prompt = json.dumps(watches.prompts)
-    assert "bob@" not in prompt
-    assert "sk-proj" not in prompt
-    assert "[e-mail address]" in prompt
-    assert "[OpenAI key]" in prompt
+    found = [text in prompt for text in ("bob@", "sk-proj", "[e-mail address]", "[OpenAI key]")]
+    assert found == [False, False, True, True]
 
 
 async def test_a_redaction_that_fails_sends_nothing():
@@ -104,20 +86,17 @@ async def test_a_redaction_that_fails_sends_nothing():
 
 
 async def test_votes_name_the_model_that_answered_and_a_change_is_told_once(endpoint, caplog):
-    def served_by(name):
-        def step(request):
-            answer = scores(0.2, 0.4)(request)
-            answer.body["model"] = name
-            return answer
+    def step(request):
+        answer = scores(0.2, 0.4)(request)
+        answer.body["model"] = served_by
+        return answer
 
-        return step
-
-    judge = Judge(Juror("openai/judge", params=endpoint.params), orders=1)
-    endpoint.script = [served_by("judge-2026-01")]
+    judge, served_by = Judge(Juror("openai/judge", params=endpoint.params), orders=1), "judge-2026-01"
+    endpoint.script = [step]
     first = await judge.score(saying("a", "b"))
     assert first.trajectories[0].judgement.votes[0].served_by == "judge-2026-01"
     assert first.judgement.warnings == []
-    endpoint.script = [served_by("judge-2026-02")]
+    served_by = "judge-2026-02"
     second = await judge.score(saying("c", "d"))
     assert second.judgement.warnings == [
         "openai/judge is now served by judge-2026-02, before by judge-2026-01: scores may shift"

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import logging
-import time
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gavel.judge.service.store.reply_store import delete_replies
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says
 from tests.judge.service.in_process import config_of, group, messages, serving
 from tests.judge.service.processes import served
-from tests.limits import HANG_SECONDS
+from tests.limits import HANG_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 MARKER = "zq8marker5w"
@@ -33,17 +34,12 @@ def traces_in(folder: Path) -> list[str]:
 
 
 def _has_marker(data: bytes) -> bool:
-    if MARKER.encode() in data:
-        return True
-    start = data.find(_FRAME)
-    while start >= 0:
-        try:
-            if MARKER.encode() in zstandard.ZstdDecompressor().decompressobj().decompress(data[start : start + 65536]):
-                return True
-        except zstandard.ZstdError:
-            pass
-        start = data.find(_FRAME, start + 1)
-    return False
+    found = [data]
+    for frame in re.finditer(re.escape(_FRAME), data):
+        with suppress(zstandard.ZstdError):
+            value = data[frame.start() : frame.start() + 65536]
+            found.append(zstandard.ZstdDecompressor().decompressobj().decompress(value))
+    return any(MARKER.encode() in each for each in found)
 
 
 def telling(request: Request) -> Answer:
@@ -57,24 +53,17 @@ def telling(request: Request) -> Answer:
 
 
 async def until_nothing_is_left(folder: Path) -> None:
-    deadline = time.monotonic() + HANG_SECONDS
-    while found := await asyncio.to_thread(traces_in, folder):
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.1)
+    await asyncio.to_thread(wait_until, lambda: not traces_in(folder))
 
 
 OPTIONS: dict[str, Any] = {"rubric": f"Knows {MARKER}.", "reference": f"{MARKER} is right."}
 
 
-def secret_group() -> dict[str, Any]:
+async def whole(client: httpx.AsyncClient) -> httpx.Response:
     members = [
         {"messages": messages(f"{MARKER} {n}"), "metadata": {"own": MARKER}, "status_reason": MARKER} for n in (1, 2)
     ]
-    return {**OPTIONS, "trajectories": members}
-
-
-async def whole(client: httpx.AsyncClient) -> httpx.Response:
-    return await client.post("/v1/score", json=secret_group())
+    return await client.post("/v1/score", json={**OPTIONS, "trajectories": members})
 
 
 async def by_members(client: httpx.AsyncClient) -> httpx.Response:

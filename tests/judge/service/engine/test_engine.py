@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import json
 import threading
-from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,14 @@ from gavel.judge.service.store.tables import replies
 from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts, scores
 from tests.fake_server import Call, FakeServer
 from tests.judge.service.in_process import config_of, group, make_key, running, serving
-from tests.judge.service.stub import Stub, body, by_content_and_position, worths
-from tests.limits import HANG_SECONDS
+from tests.judge.service.stub import Stub, body, by_content_and_position, expected
+from tests.limits import HANG_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 
 
 def request(number: int, **options: Any) -> ScoreRequest:
     return ScoreRequest.model_validate({**body(number), **options})
-
-
-def expected(number: int) -> list[float]:
-    return [worth / 100 for worth in worths(number)]
 
 
 async def score(engine: Engine, number: int) -> Record:
@@ -54,7 +50,7 @@ async def stored(engine: Engine, payload: bytes | ScoreRequest, owner: str | Non
     """A judgement of this request that is in the database."""
     if isinstance(payload, ScoreRequest):
         payload = payload.model_dump_json(exclude_defaults=True).encode()
-    record = Record(new_id(), "", "", "queued", "a judge", len(worths(1)), 1.0)
+    record = Record(new_id(), "", "", "queued", "a judge", len(expected(1)), 1.0)
     return (await engine.store.accept(record, payload, owner))[0]
 
 
@@ -174,28 +170,14 @@ class Held:
 
 
 def read_key(config: ServiceConfig, key_id: str) -> Key:
-    database = Database.open(config.database)
-    try:
+    with closing(Database.open(config.database)) as database:
         return next(key for key in KeyStore(database).all_now() if key.id == key_id)
-    finally:
-        database.close()
 
 
 def reply_count(config: ServiceConfig) -> int:
-    database = Database.open(config.database)
-    try:
-        query = sa.select(sa.func.count()).select_from(replies)
+    query = sa.select(sa.func.count()).select_from(replies)
+    with closing(Database.open(config.database)) as database:
         return database.read_now(lambda connection: connection.execute(query).scalar_one())
-    finally:
-        database.close()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG_SECONDS):
-        while True:
-            if await asyncio.to_thread(holds):
-                return
-            await asyncio.sleep(0.05)
 
 
 async def test_what_was_in_flight_for_a_deleted_judgement_is_charged_and_erased_and_no_more_is_asked(
@@ -216,7 +198,7 @@ async def test_what_was_in_flight_for_a_deleted_judgement_is_charged_and_erased_
         place = accepted.headers["location"]
         assert (await client.delete(place, headers=headers)).status_code == 204
         held.may_answer.set()
-        await until(lambda: read_key(config, key_id).spent_usd > 1.5 * whole["cost_usd"])
+        await asyncio.to_thread(wait_until, lambda: read_key(config, key_id).spent_usd > 1.5 * whole["cost_usd"])
         assert len(endpoint.requests) == 1
         assert (await client.get(place, headers=headers)).status_code == 404
         again = await client.post("/v1/score", json=group("f", "g"), headers=headers)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -132,18 +131,8 @@ def events(text: str) -> list[tuple[str, str]]:
     return found
 
 
-WIRES: list[Callable[[httpx.AsyncClient], Awaitable[Scores]]] = [
-    score,
-    score_backwards,
-    batch,
-    rendezvous,
-    ors_as_json,
-    ors_as_events,
-    nemo_compare,
-    nemo_verify,
-    slime_samples,
-    slime_list,
-]
+OF_GAVEL = (score, score_backwards, batch, rendezvous)
+WIRES = (*OF_GAVEL, ors_as_json, ors_as_events, nemo_compare, nemo_verify, slime_samples, slime_list)
 
 
 @pytest.fixture
@@ -155,9 +144,8 @@ def config(tmp_path: Path, endpoint: Endpoint) -> ServiceConfig:
 async def test_a_group_has_the_same_scores_whichever_way_it_comes(tmp_path: Path, endpoint: Endpoint):
     endpoint.script = [by_content_and_position]
     judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
-    judged = await judge.score(
-        TrajectoryGroup(Trajectory(messages_and_choices=list(messages(text))) for text in ANSWERS)
-    )
+    members = (Trajectory(messages_and_choices=list(messages(text))) for text in ANSWERS)
+    judged = await judge.score(TrajectoryGroup(members))
     in_python = [trajectory.reward for trajectory in judged]
     assert len(set(in_python)) == len(ANSWERS)
     for wire in WIRES:
@@ -171,10 +159,7 @@ async def test_a_group_has_the_same_scores_whichever_way_it_comes(tmp_path: Path
 
 UNSCORED: dict[str, tuple[str, Any]] = {
     "ORS": ("/judge/score_group", ors(ANSWERS)),
-    "NeMo Gym's /compare": (
-        "/compare",
-        {"conversation_history": [], "response_objs": [response(text) for text in ANSWERS]},
-    ),
+    "NeMo Gym's /compare": ("/compare", {"conversation_history": [], "response_objs": list(map(response, ANSWERS))}),
     "slime's list": ("/slime/run", [sample(text) for text in ANSWERS]),
     "one sample of slime": ("/slime/run?size=1", sample("alone")),
 }
@@ -188,10 +173,8 @@ async def test_what_is_not_scored_is_refused_and_not_a_number(wire: str, config:
         refused = await client.post(path, json=body)
         status = 422 if "size=1" in path else 502  # the judge is not to blame for a group of one
         assert (refused.status_code, refused.json()["type"]) == (status, "urn:gavel:problem:unscored"), refused.text
-        events_answer = await client.post(
-            "/judge/score_group", json=ors(ANSWERS), headers={"Accept": "text/event-stream"}
-        )
-        assert events(events_answer.text)[-1][0] == "error"
+        streamed = await client.post("/judge/score_group", json=ors(ANSWERS), headers={"Accept": "text/event-stream"})
+        assert events(streamed.text)[-1][0] == "error"
 
 
 async def test_nemo_gym_masks_a_rollout_that_is_not_scored(config: ServiceConfig):
@@ -206,12 +189,7 @@ BAD: dict[str, tuple[str, Any, int, str]] = {
     "ORS: an unknown task": ("/judge/score_group", {**ors(["a"]), "task_id": "x"}, 404, "not-found"),
     "NeMo Gym: no rollout index": ("/verify", {**verify(0, "a"), "_ng_rollout_index": None}, 422, "invalid-request"),
     "slime: nobody": ("/slime/run", [], 422, "invalid-request"),
-    "slime: several prompts": (
-        "/slime/run",
-        [sample("a"), {**sample("b"), "prompt": "Why is the grass green?"}],
-        422,
-        "invalid-request",
-    ),
+    "slime: two prompts": ("/slime/run", [sample("a"), {**sample("b"), "prompt": "?"}], 422, "invalid-request"),
     "slime: too many": ("/slime/run?size=1000", sample("a"), 422, "invalid-request"),
 }
 
