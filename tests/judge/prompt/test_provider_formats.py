@@ -70,14 +70,7 @@ RESPONSES = [
         "content": [{"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}],
     },
     {"type": "function_call", "id": "f", "call_id": "a", "name": "get_order", "arguments": '{"id":"7890","n":1}'},
-    {
-        "type": "function_call",
-        "id": "g",
-        "call_id": "b",
-        "name": "get_policy",
-        "arguments": "{}",
-        "status": "completed",
-    },
+    {"type": "function_call", "call_id": "b", "name": "get_policy", "arguments": "{}", "status": "completed"},
     {"type": "function_call_output", "call_id": "a", "output": '{"days": 10}'},
     {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": '{"window": 30}'}]},
 ]
@@ -141,10 +134,7 @@ UNSEEN_PARTS = [
         ({"role": "assistant", "content": "x", "provider_specific_fields": {"citations": ["c1"]}}, ["c1"]),
         ({"role": "user", "content": {"a": "dict"}}, ['{"a":"dict"}']),
         ({"role": "user", "content": 0}, ["0"]),
-        (
-            {"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "T"}, "title": "t"}]},
-            "Tt",
-        ),
+        ({"role": "user", "content": [{"type": "document", "source": {"data": "T"}, "title": "t"}]}, ["T", "t"]),
         ({"role": "user", "content": [{"type": "search_result", "content": [{"type": "text", "text": "s1"}]}]}, ["s1"]),
         ({"role": "tool", "content": '{"a": 1, "a": 2}'}, ['{"a": 1, "a": 2}']),
         ({"role": "tool", "content": '{"pi": 3.14159265358979323846}'}, ["3.14159265358979323846"]),
