@@ -20,9 +20,8 @@ def anchor(text: str, score: float) -> Anchor:
     return Anchor(saying(text).trajectories[0], score)
 
 
-HEARD = Trajectory(
-    messages_and_choices=[{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AAAA"}}]}]
-)
+AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA"}}
+HEARD = Trajectory(messages_and_choices=[{"role": "user", "content": [AUDIO]}])
 
 
 async def harsh(messages, schema):

@@ -1,6 +1,7 @@
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -9,9 +10,9 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.prompt.truncate import count_tokens
-from tests.endpoint import fails, scores
+from tests.endpoint import fails, says, scores
+from tests.fake_server import Answer, Call, FakeServer
 from tests.judge.groups import saying
-from tests.llm.ollama import Ollama
 
 
 class Reads:
@@ -83,9 +84,36 @@ def verdict(text: str) -> str:
     return json.dumps({"scores": [{"trajectory_id": n, "explanation": "", "score": 0.5} for n in labels]})
 
 
+class Ollama(FakeServer):
+    """Speaks Ollama's own chat API and the OpenAI-compatible one: of a prompt beyond its context it reads the end."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.read: list[int] = []
+        super().__init__()
+
+    def respond(self, call: Call) -> Answer:
+        if call.path == "/api/show":
+            info = {"general.architecture": "qwen3", "qwen3.context_length": 32_768}
+            return Answer({"model_info": info, "template": "{{ .Prompt }}", "capabilities": ["completion"]})
+        self.requests.append(request := call.json)
+        context = min(request.get("options", {}).get("num_ctx", 4096), 32_768)
+        text = "\n".join(message["content"] for message in request["messages"])
+        tokens = count_tokens(text)
+        if tokens > context:
+            text = text[:16] + text[len(text) - int(len(text) * context / tokens) :]
+            tokens = context
+        self.read.append(tokens)
+        if call.path == "/api/chat":
+            message = {"role": "assistant", "content": verdict(text)}
+            counts = {"prompt_eval_count": tokens, "eval_count": 20}
+            return Answer({"model": request["model"], "message": message, "done": True, **counts})
+        return says(verdict(text), {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20})
+
+
 @pytest.fixture
 def ollama(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ollama]:
-    server = Ollama(verdict)
+    server = Ollama()
     monkeypatch.setenv("OLLAMA_API_BASE", server.url)
     yield server
     server.close()

@@ -15,9 +15,8 @@ from gavel.judge.panel.juror import Juror
 from gavel.judge.reply.distribution import read_decisions, read_moments
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.cassette import Cassette
-from gavel.scenarios.group import TrajectoryGroup
 from tests.decisions import DecisionServer
-from tests.judge.groups import saying
+from tests.judge.groups import qualities
 
 WIRES = ("openai", "hosted_vllm", "openrouter", "cloudflare")
 
@@ -34,10 +33,6 @@ def openai_server() -> Iterator[DecisionServer]:
     fake = DecisionServer("openai")
     yield fake
     fake.close()
-
-
-def qualities(*numbers: int) -> TrajectoryGroup:
-    return saying(*(f"quality {number}, attempt {n}" for n, number in enumerate(numbers)))
 
 
 def judge(fake: DecisionServer, **options: Any) -> Judge:

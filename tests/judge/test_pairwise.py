@@ -1,14 +1,8 @@
 import json
-import re
-from typing import Any
 
 from gavel.judge.judge import Judge
 from gavel.judge.panel.modes import OPPONENTS
 from tests.judge.groups import by_length, saying
-
-
-def texts(messages) -> dict[str, str]:
-    return dict(re.findall(r"trajectory (\w+)\n¦\w+ assistant: (\w*)", messages[1]["content"]))
 
 
 async def prefers_length(messages, schema):
@@ -16,10 +10,10 @@ async def prefers_length(messages, schema):
 
 
 async def test_every_call_shows_two_members_and_each_pair_is_shown_both_ways():
-    shown: list[tuple[str, ...]] = []
+    shown: list[tuple[float, ...]] = []
 
     async def judge(messages, schema):
-        shown.append(tuple(texts(messages).values()))
+        shown.append(tuple(by_length(messages).values()))
         return await prefers_length(messages, schema)
 
     judged = await Judge(judge, mode="pairwise").score(saying("a", "bb", "ccc", "dddd"))
@@ -45,20 +39,14 @@ async def test_a_large_group_takes_eight_pairs_of_each_member_and_keeps_their_or
     assert judged.judgement.calls == 24 * OPPONENTS // 2
 
 
-def apart(*parts: set[str]) -> Any:
-    """A judge that fails on pairs that are not of one part."""
-
+async def test_members_that_lost_calls_cut_off_from_the_most_are_unscored():
     async def judge(messages, schema):
-        if not any(set(texts(messages).values()) <= part for part in parts):
+        """Fails on pairs that are not of one part."""
+        if not any(set(by_length(messages).values()) <= part for part in ({0.1, 0.2, 0.3}, {0.4, 0.5})):
             raise ValueError("no idea")
         return await prefers_length(messages, schema)
 
-    return judge
-
-
-async def test_members_that_lost_calls_cut_off_from_the_most_are_unscored():
     group = saying("a", "bb", "ccc", "dddd", "eeeee", "ffffff")
-    judge = apart({"a", "bb", "ccc"}, {"dddd", "eeeee"})
     judged = await Judge(judge, mode="pairwise").score(group)
     rewards = [trajectory.reward for trajectory in judged]
     assert rewards[3:] == [None, None, None]

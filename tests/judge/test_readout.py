@@ -15,16 +15,11 @@ from gavel.judge.panel.juror import Juror
 from gavel.judge.reply.readout import LEVELS, MAX_OFF_SCALE, read_readout
 from gavel.judge.reply.verdict import VerdictError
 from gavel.judge.rubric import Criterion, Rubric
-from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Answer, Endpoint, Request, Step, says
-from tests.judge.groups import saying
+from tests.judge.groups import qualities
 
 SURE = {0: 0.5, -1: 0.25, 1: 0.25}
 """Probabilities by difference from the quality."""
-
-
-def qualities(*numbers: int) -> TrajectoryGroup:
-    return saying(*(f"quality {number}, attempt {n}" for n, number in enumerate(numbers)))
 
 
 def asked(request: Request) -> dict[str, int]:

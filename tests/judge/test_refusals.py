@@ -32,11 +32,11 @@ REFUSALS: dict[str, Any] = {
 }
 
 
-def refusing(refusal: Any, *, words: str = FORBIDDEN, least: int = 1):
-    """Answers well unless the prompt holds `words` at least `least` times."""
+def refusing(refusal: Any, *, least: int = 1):
+    """Answers well unless the prompt holds the forbidden word at least `least` times."""
 
     def step(request: Request) -> Answer:
-        if request["messages"][1]["content"].count(words) >= least:
+        if request["messages"][1]["content"].count(FORBIDDEN) >= least:
             return refusal(request)
         return scores(*(0.1 + 0.1 * n for n in range(len(labels_in(request)))))(request)
 

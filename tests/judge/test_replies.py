@@ -92,13 +92,10 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 async def test_scores_are_found_wherever_in_the_message_they_are_and_that_is_counted(name, endpoint):
-    def message(request: Request) -> Message:
-        return filled(ELSEWHERE[name], places(labels_in(request), request["messages"][1]["content"]))
+    def judge(messages, schema) -> Message:
+        return filled(ELSEWHERE[name], places(labels_in({"messages": messages}), messages[1]["content"]))
 
-    async def judge(messages, schema) -> Message:
-        return message({"messages": messages})
-
-    endpoint.script = [lambda request: says(**message(request))]
+    endpoint.script = [lambda request: says(**judge(request["messages"], {}))]
     judges = [judge, Juror("openai/judge", params=endpoint.params)]
     judged = await Judge(judges, orders=1).score(saying(*MEMBERS))
     assert [trajectory.reward for trajectory in judged] == [0.9, 0.2, 0.5]

@@ -103,12 +103,6 @@ def entries(scores):
     return json.dumps({"scores": [{"trajectory_id": i, "explanation": "why", "score": s} for i, s in scores.items()]})
 
 
-def test_a_member_that_is_declined_by_one_criterion_has_no_score():
-    verdict = read_scores(entries(MARKS | {"W3RTb": None}), RUBRIC, LABELS)
-    assert list(verdict.scores) == ["K7QX"]
-    assert list(verdict.unread) == ["W3RT"]
-
-
 @pytest.mark.parametrize(
     "scores",
     [
@@ -118,7 +112,9 @@ def test_a_member_that_is_declined_by_one_criterion_has_no_score():
         dict.fromkeys(["K7QX a", "W3RT a"], 0.5),
     ],
 )
-def test_a_score_that_is_missing_for_one_criterion_is_never_guessed(scores):
+def test_a_score_that_is_missing_for_one_criterion_is_never_guessed_and_a_declined_member_has_none(scores):
+    verdict = read_scores(entries(MARKS | {"W3RTb": None}), RUBRIC, LABELS)
+    assert (list(verdict.scores), list(verdict.unread)) == (["K7QX"], ["W3RT"])
     with pytest.raises(VerdictError):
         read_scores(entries(scores), RUBRIC, LABELS)
 
@@ -132,10 +128,7 @@ def by_id(messages, schema) -> str:
 
 
 async def test_members_are_scored_by_criterion_and_the_means_are_recorded():
-    async def judge(messages, schema):
-        return by_id(messages, schema)
-
-    judged = await Judge(judge, rubric=RUBRIC, orders=4).score(saying("aaa", "a"))
+    judged = await Judge(by_id, rubric=RUBRIC, orders=4).score(saying("aaa", "a"))
     assert [t.reward for t in judged] == pytest.approx([(0.6 + 0.15) / 3, (0.2 + 0.05) / 3])
     first = judged.trajectories[0].judgement
     assert first.criteria == pytest.approx({"looks": 0.3, "tells": 0.15, "calm": 0.3})
@@ -179,15 +172,15 @@ async def test_a_hostile_reference_stays_behind_the_fence_and_flags_nobody():
     assert [(t.reward, t.judgement.flags) for t in judged] == [(0.5, []), (0.5, [])]
 
 
+RIGHT = [Criterion("right", "Is right.")]
+
+
 @pytest.mark.parametrize(
     ("truth", "expected"),
     [
         ({}, Rubric("Be kind.", [Criterion("kind", "Is kind.")])),
-        ({"criteria": [Criterion("right", "Is right.")]}, Rubric("Be kind.", [Criterion("right", "Is right.")])),
-        (
-            {"rubric": "Be right.", "criteria": [Criterion("right", "Is right.")]},
-            Rubric("Be right.", [Criterion("right", "Is right.")]),
-        ),
+        ({"criteria": RIGHT}, Rubric("Be kind.", RIGHT)),
+        ({"rubric": "Be right.", "criteria": RIGHT}, Rubric("Be right.", RIGHT)),
     ],
 )
 async def test_a_tasks_rubric_and_criteria_replace_the_judges(truth, expected):

@@ -110,6 +110,7 @@ def test_one_attempt_in_the_form_of_two_vendors_is_one_member(other):
     )
 
 
+TEXT_SOURCE = {"type": "text", "data": "T"}
 UNSEEN_PARTS = [
     {"type": "image_url", "image_url": {"url": DATA_URL}},
     {"type": "image_url", "image_url": {"url": "data:abc"}},
@@ -134,7 +135,7 @@ UNSEEN_PARTS = [
         ({"role": "assistant", "content": "x", "provider_specific_fields": {"citations": ["c1"]}}, ["c1"]),
         ({"role": "user", "content": {"a": "dict"}}, ['{"a":"dict"}']),
         ({"role": "user", "content": 0}, ["0"]),
-        ({"role": "user", "content": [{"type": "document", "source": {"data": "T"}, "title": "t"}]}, ["T", "t"]),
+        ({"role": "user", "content": [{"type": "document", "source": TEXT_SOURCE, "title": "t"}]}, ["T", "t"]),
         ({"role": "user", "content": [{"type": "search_result", "content": [{"type": "text", "text": "s1"}]}]}, ["s1"]),
         ({"role": "tool", "content": '{"a": 1, "a": 2}'}, ['{"a": 1, "a": 2}']),
         ({"role": "tool", "content": '{"pi": 3.14159265358979323846}'}, ["3.14159265358979323846"]),
@@ -166,10 +167,8 @@ def test_a_field_named_as_thoughts_is_not_shown(field: str) -> None:
     ids=lambda part: part.get("type", "gemini"),
 )
 def test_an_image_of_any_vendor_is_the_same_image(part):
-    held = (
-        {"parts": [{"text": "a"}, part]} if "inlineData" in part else {"content": [{"type": "text", "text": "a"}, part]}
-    )
-    [said] = events({"role": "user", **held}, view=View("embedded"))
+    key, text = ("parts", {"text": "a"}) if "inlineData" in part else ("content", {"type": "text", "text": "a"})
+    [said] = events({"role": "user", key: [text, part]}, view=View("embedded"))
     [image] = said.attachments
     assert isinstance(image, Image)
     assert image.url == DATA_URL

@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
 from gavel.judge.prompt.fenced_transcript import PromptMarkers, render_transcripts
-from gavel.judge.prompt.truncate import (
-    TextTruncator,
-    count_tokens,
-    truncate_group,
-)
+from gavel.judge.prompt.truncate import TextTruncator, count_tokens, truncate_group
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import OPENING, choice
 
@@ -30,20 +26,11 @@ def size(group: CanonicalGroup) -> int:
     return count_tokens(render_transcripts(group, range(len(group.members)), PromptMarkers("k3v", labels)))
 
 
-def words(group: CanonicalGroup) -> list[int]:
-    """Of each member, however its name has sorted it."""
-    return sorted(text.count("word") for member in group.members for text in texts(member))
-
-
-def texts(member) -> list[str]:
-    return [event.text for conversation in member.conversations for event in conversation.events]
-
-
 def test_every_member_keeps_the_same_length_and_the_shorter_ones_all():
     group = group_of(20, 500, 3000)
     fitting = truncate_group(group, 700, size)
     assert size(fitting) <= 700
-    short, middle, long = words(fitting)
+    short, middle, long = sorted(repr(member).count("word") for member in fitting.members)
     assert short == 20
     assert middle == long > 200
 

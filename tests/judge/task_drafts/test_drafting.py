@@ -10,16 +10,7 @@ from hypothesis import strategies as st
 
 from gavel.judge.drafts import DraftError
 from gavel.judge.errors import JudgeError
-from gavel.judge.task_drafts import (
-    SAME,
-    DraftedTask,
-    Drafting,
-    DraftRecord,
-    likeness,
-    read_batch,
-    split,
-    write_batch,
-)
+from gavel.judge.task_drafts import SAME, DraftedTask, Drafting, DraftRecord, likeness, read_batch, split, write_batch
 from gavel.llm.client import ChatAgent, Client
 from gavel.scenarios.mcp import McpServer, mcp, survey
 from tests.endpoint import Endpoint, says
@@ -119,8 +110,8 @@ def test_every_task_is_in_one_split_and_both_splits_are_wanted(difficulties: lis
     assert split(record, train, held_out) == drafted
 
 
-CRITERION = {"name": "goal", "text": "Reached.", "weight": 2}
-TASK = {"task": "Find the kettle.", "difficulty": 2, "criteria": [CRITERION]}
+(CRITERION,) = CRITERIA
+TASK = {"task": "Find the kettle.", "difficulty": 2, "criteria": CRITERIA}
 
 
 def batch(*tasks: object) -> str:
@@ -128,9 +119,8 @@ def batch(*tasks: object) -> str:
 
 
 def test_a_usable_task_is_kept_beside_unusable_ones():
-    read, unusable = read_batch(
-        batch(TASK, TASK | {"difficulty": 9}, "nonsense", TASK | {"task": "Sell it."}), 10, True
-    )
+    tasks = batch(TASK, TASK | {"difficulty": 9}, "nonsense", TASK | {"task": "Sell it."})
+    read, unusable = read_batch(tasks, 10, True)
     assert [task.user for task in read] == ["Find the kettle.", "Sell it."]
     assert unusable == 2
 

@@ -198,11 +198,13 @@ async def test_what_is_paid_for_is_given_again_when_the_budget_is_spent(config: 
         again = await client.post("/v1/groups/g/members", json=last, headers=headers)
         assert again.json() == scored.json()
     headers = key_of(config, max_cost_usd=1e-9)
-    once = headers | {"Idempotency-Key": "once"}
+    once = headers | {"Idempotency-Key": "step 7, group 3"}
     async with serving(config) as client:
         paid = await client.post("/v1/score", json=group("a", "c"), headers=once)
         assert (await client.post("/v1/score", json=group("a", "c"), headers=once)).json() == paid.json()
+        other = await client.post("/v1/score", json=group("a", "d"), headers=once)
         new = await client.post("/v1/score", json=group("a", "d"), headers=headers | {"Idempotency-Key": "twice"})
+    assert outcome(other) == (422, "idempotency-key-reused")
     assert outcome(new) == (403, "over-budget")
 
 

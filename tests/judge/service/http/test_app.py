@@ -31,15 +31,6 @@ async def client(tmp_path: Path, endpoint: Endpoint) -> AsyncIterator[httpx.Asyn
         yield client
 
 
-async def test_an_idempotency_key_gives_the_same_judgement(client: httpx.AsyncClient):
-    headers = {"Idempotency-Key": "step 7, group 3"}
-    first = await client.post("/v1/score", json=group("good", "bad"), headers=headers)
-    again = await client.post("/v1/score", json=group("good", "bad"), headers=headers)
-    assert again.json() == first.json()
-    other = await client.post("/v1/score", json=group("good", "worse"), headers=headers)
-    assert (other.status_code, kind(other)) == (422, "idempotency-key-reused")
-
-
 async def test_a_batch_is_answered_line_by_line_and_a_bad_line_costs_itself(client: httpx.AsyncClient):
     lines = [group("good", "bad"), {"trajectories": []}, group("good good", "bad"), group("good", "bad")]
     content = "\n\n".join(map(json.dumps, lines))
