@@ -9,7 +9,6 @@ import pytest
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.llm.types import Message
-from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Answer, Request, labels_in, says
 from tests.judge.groups import saying
 
@@ -32,35 +31,10 @@ def places(labels: list[str], prompt: str) -> dict[str, str]:
 
 
 def filled(message: Any, places: dict[str, str]) -> Any:
-    match message:
-        case str():
-            for mark, label in places.items():
-                message = message.replace(mark, label)
-        case list():
-            return [filled(item, places) for item in message]
-        case dict():
-            return {key: filled(item, places) for key, item in message.items()}
-    return message
-
-
-def check(case: dict[str, Any], judged: TrajectoryGroup, calls: int) -> None:
-    assert judged.judgement
-    rewards = [trajectory.reward for trajectory in judged]
-    if case["name"] == "null score":
-        assert (rewards, calls) == ([None, *case["scores"][1:]], 1)
-    elif case["scores"] and not (case.get("may_be_refused") and rewards == [None] * 3):
-        assert rewards == pytest.approx(case["scores"])
-        assert (judged.judgement.status, calls) == ("scored", 1)
-    else:
-        assert rewards == [None] * 3
-        assert judged.judgement.status == "unscored"
-        assert calls == 3 or is_refused(judged)
-        assert judged.judgement.repairs == {}
-
-
-def is_refused(judged: TrajectoryGroup) -> bool:
-    """Whether the members were asked about apart, in search of the one that the judge refuses."""
-    return all("refuses" in (one.judgement.reason or "") for one in judged if one.judgement)
+    text = json.dumps(message)
+    for mark, label in places.items():
+        text = text.replace(mark, label)
+    return json.loads(text)
 
 
 @pytest.mark.parametrize("case", REPLIES, ids=lambda case: case["name"])
@@ -72,7 +46,19 @@ async def test_a_reply_over_http_gives_the_right_scores_or_none(case, endpoint):
 
     endpoint.script = [step]
     judge = Judge(Juror("openai/judge", params=endpoint.params), orders=1)
-    check(case, await judge.score(saying(*MEMBERS)), len(endpoint.requests))
+    judged = await judge.score(saying(*MEMBERS))
+    assert judged.judgement
+    rewards, calls = [trajectory.reward for trajectory in judged], len(endpoint.requests)
+    if case["name"] == "null score":
+        assert (rewards, calls) == ([None, *case["scores"][1:]], 1)
+    elif case["scores"] and not (case.get("may_be_refused") and rewards == [None] * 3):
+        assert rewards == pytest.approx(case["scores"])
+        assert (judged.judgement.status, calls) == ("scored", 1)
+    else:
+        assert rewards == [None] * 3
+        assert (judged.judgement.status, judged.judgement.repairs) == ("unscored", {})
+        reasons = [one.judgement.reason or "" for one in judged if one.judgement]
+        assert calls == 3 or all("refuses" in reason for reason in reasons)  # which member, was asked
 
 
 def tool_call(arguments: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from gavel.llm.client import PROBE_MESSAGES, Client, traced_calls
 from gavel.llm.decisions import PROBE, decide
 from gavel.llm.errors import ContextError, LlmError, MissingKeyError, UnknownModelError
 from gavel.llm.failures import CONTENT_FILTER
+from gavel.llm.prompt_cut import PromptCutError, check_not_cut, context_options, expected_tokens
 from gavel.llm.providers import check_model
 from gavel.llm.rate_limits import Limits
 from gavel.llm.types import Reply
@@ -342,10 +343,6 @@ async def broken(messages, schema):
     raise RuntimeError("your input was flagged by moderation")
 
 
-async def silent(messages, schema):
-    return None
-
-
 async def cancelled(messages, schema):
     raise asyncio.CancelledError
 
@@ -361,7 +358,7 @@ async def slow(messages, schema):
         (slow, {"timeout": 0.01}, r"slow did not answer within 0\.01 s"),
         (slow, {"deadline": 0.01}, r"slow did not answer within 0\.01 s"),
         (broken, {}, "broken failed: RuntimeError: your input was flagged"),
-        (silent, {}, "NoneType, not str"),
+        (lambda *_: None, {}, "NoneType, not str"),
     ],
 )
 async def test_a_callable_that_raises_or_returns_no_text_in_time_is_a_judge_that_failed(model, limits, told):
@@ -431,3 +428,53 @@ async def test_the_event_loop_goes_on_while_litellm_is_loaded(monkeypatch):
     asyncio.get_running_loop().call_soon(loading.set)
     await providers.load_litellm_in_thread()
     assert done == [True]
+
+
+LONG_PROMPT = [{"role": "user", "content": "word " * 10_000}]
+
+
+@pytest.mark.parametrize(
+    ("model", "params"), [("openai/qwen3", {}), ("hosted_vllm/qwen3", {}), ("ollama_chat/qwen3", {"num_ctx": 4_096})]
+)
+def test_others_and_a_length_of_the_users_own_stay(model, params):
+    assert context_options(model, params, LONG_PROMPT, 128_000, None) == {}
+
+
+ENGLISH = "The agent looked the order up, and it was 12 days old; so it refunded 48.20 USD.\n" * 500
+CHINESE = "代理查询了订单，发现订单只有十二天，因此退款了四十八美元。\n" * 500
+CODE = "def refund(order_id: str, amount: float) -> bool:\n    return api.post(f'/orders/{order_id}')\n" * 500
+TURKISH = "Temsilci siparişi kontrol etti ve on iki günlük olduğunu gördü, bu yüzden parayı iade etti.\n" * 500
+TOKENS = {ENGLISH: 12_000, CHINESE: 8_500, CODE: 12_500, TURKISH: 12_000, "=" * 50_000: 781}
+"""Of o200k_base, which holds more of most languages than cl100k_base."""
+WRITTEN = pytest.mark.parametrize("text", [ENGLISH, CHINESE, CODE], ids=["English", "Chinese", "code"])
+
+
+def cut(counted: int, text: str, *, own_server: bool = False, cached: int = 0, limits: tuple[int, ...] = ()) -> bool:
+    reply = Reply("", counted, cached_prompt_tokens=cached)
+    try:
+        check_not_cut("m", reply, [{"role": "user", "content": text}], own_server=own_server, limits=limits)
+    except PromptCutError as error:
+        return error.reply is reply
+    return False
+
+
+@pytest.mark.parametrize(("text", "tokens"), TOKENS.items(), ids=["English", "Chinese", "code", "Turkish", "line"])
+def test_what_another_tokenizer_counts_is_no_cut(text, tokens):
+    assert not cut(tokens, text)
+    assert not cut(int(0.8 * tokens), text), "a tokenizer that is more compact still"
+    assert cut(expected_tokens(text) // 2, text) or text[0] == "="
+
+
+@WRITTEN
+def test_a_usual_context_is_a_cut_on_a_server_of_ones_own_and_chance_elsewhere(text):
+    text = text[: int(len(text) * 4096 * 1.1 / expected_tokens(text))]
+    assert cut(4096, text, own_server=True)
+    assert cut(4095, text, own_server=True)
+    assert not cut(4096, text)
+    assert not cut(4094, text, own_server=True)
+    assert cut(4094, text, own_server=True, limits=(4094,))
+
+
+def test_tokens_from_a_cache_count_as_read():
+    assert not cut(1_000, ENGLISH, cached=9_000)
+    assert not cut(30, ENGLISH)

@@ -1,5 +1,6 @@
 import copy
 import json
+import operator
 from random import Random
 
 import pytest
@@ -152,8 +153,7 @@ def test_all_that_is_text_is_shown(message, texts):
 @pytest.mark.parametrize("field", ["thought", "thoughts", "thinking", "reasoning_text", "thinking_blocks"])
 def test_a_field_named_as_thoughts_is_not_shown(field: str) -> None:
     transcript, _ = shown({"role": "assistant", "content": "Done.", field: "PLAN", "thoughtful_action": "look"})
-    assert "PLAN" not in transcript
-    assert "thoughtful_action" in transcript
+    assert ("PLAN" in transcript, "thoughtful_action" in transcript) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -219,36 +219,37 @@ junk = st.recursive(
     max_leaves=4,
 )
 texts = st.sampled_from(["hello", "", '{"a":1}', "data:image/png;base64,AAAA"])
+
+
+def fields(**values) -> st.SearchStrategy[dict]:
+    return st.fixed_dictionaries(
+        {name: value if isinstance(value, st.SearchStrategy) else st.just(value) for name, value in values.items()}
+    )
+
+
 parts = st.one_of(
     st.sampled_from(UNSEEN_PARTS),
-    st.builds(lambda text, extra: {"type": "output_text", "text": text, "extra": extra}, texts | junk, junk),
-    st.builds(
-        lambda name, given: {"type": "tool_use", "id": "a", "name": name, "input": given, "more": "x"}, junk, junk
-    ),
-    st.builds(lambda content: {"type": "tool_result", "tool_use_id": "a", "content": content}, junk),
-    st.just({"type": "thinking", "thinking": "hm"}),
-    st.builds(lambda source: {"type": "document", "source": source, "title": "t"}, junk),
-    st.builds(lambda kind, value: {"type": kind, "payload": value}, st.sampled_from(["new", "text", "refusal"]), junk),
+    fields(type="output_text", text=texts | junk, extra=junk),
+    fields(type="tool_use", id="a", name=junk, input=junk, more="x"),
+    fields(type="tool_result", tool_use_id="a", content=junk),
+    fields(type="thinking", thinking="hm"),
+    fields(type="document", source=junk, title="t"),
+    fields(type=st.sampled_from(["new", "text", "refusal"]), payload=junk),
     junk,
 )
-calls = junk | st.builds(
-    lambda name, given, more: {"id": "a", "function": {"name": name, "arguments": given, "more": more}, "also": "x"},
-    *(texts, junk, junk),
-)
+calls = junk | fields(id="a", function=fields(name=texts, arguments=junk, more=junk), also="x")
 contents = st.lists(parts, max_size=3) | texts | junk
-more = st.dictionaries(
-    st.sampled_from(["name", "refusal", "audio", "annotations", "new", "function_call"]), junk, max_size=2
-)
+roles = st.sampled_from(["system", "user", "assistant", "tool", "critic"])
+more = st.sampled_from(["name", "refusal", "audio", "annotations", "new", "function_call"])
 messages = st.one_of(
     st.builds(
-        lambda role, content, made, more: {"role": role, "content": content, "tool_calls": made, **more},
-        *(st.sampled_from(["system", "user", "assistant", "tool", "critic"]), contents, st.lists(calls), more),
+        operator.or_,
+        fields(role=roles, content=contents, tool_calls=st.lists(calls)),
+        st.dictionaries(more, junk, max_size=2),
     ),
-    st.builds(lambda given: {"type": "function_call", "call_id": "a", "name": "f", "arguments": given}, junk),
-    st.builds(lambda given: {"type": "function_call_output", "call_id": "a", "output": given}, contents),
-    st.builds(
-        lambda kind, given: {"type": kind, "value": given}, st.sampled_from(["new", "new_call", "message"]), junk
-    ),
+    fields(type="function_call", call_id="a", name="f", arguments=junk),
+    fields(type="function_call_output", call_id="a", output=contents),
+    fields(type=st.sampled_from(["new", "new_call", "message"]), value=junk),
 )
 
 

@@ -25,7 +25,7 @@ from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.tables import replies
 from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts, scores
 from tests.fake_server import Call, FakeServer
-from tests.judge.service.in_process import config_of, group, make_key, running, serving
+from tests.judge.service.in_process import config_of, group, make_key, outcome, running, serving
 from tests.judge.service.stub import Stub, body, by_content_and_position, expected
 from tests.limits import HANG_SECONDS, wait_until
 
@@ -46,12 +46,10 @@ async def found(engine: Engine, judgement: str) -> list[float | None]:
     return [member.score for member in record.verdict.members]
 
 
-async def stored(engine: Engine, payload: bytes | ScoreRequest, owner: str | None = None) -> Record:
+async def stored(engine: Engine, payload: str) -> Record:
     """A judgement of this request that is in the database."""
-    if isinstance(payload, ScoreRequest):
-        payload = payload.model_dump_json(exclude_defaults=True).encode()
     record = Record(new_id(), "", "", "queued", "a judge", len(expected(1)), 1.0)
-    return (await engine.store.accept(record, payload, owner))[0]
+    return (await engine.store.accept(record, payload.encode()))[0]
 
 
 async def test_too_many_waiting_groups_are_refused(tmp_path: Path, endpoint: Endpoint):
@@ -70,7 +68,7 @@ async def test_a_group_that_ends_process_after_process_is_given_up(tmp_path: Pat
     config = config_of(tmp_path, endpoint, limits=ServiceLimits(leases=2))
     async with running(config) as engine:
         await engine.worker.stop(0)
-        left = await stored(engine, request(1))
+        left = await stored(engine, request(1).model_dump_json(exclude_defaults=True))
         for _ in range(2):
             await engine.database.write(lambda c: leases.take(c, "another", 5, []))
             await engine.database.write(lambda c: leases.end(c, ["another"]))
@@ -85,7 +83,7 @@ async def test_a_group_that_ends_process_after_process_is_given_up(tmp_path: Pat
 
 async def test_a_stored_request_that_cannot_be_read_is_failed(tmp_path: Path, endpoint: Endpoint):
     async with running(config_of(tmp_path, endpoint)) as engine:
-        left = await stored(engine, b'{"version": 9}')
+        left = await stored(engine, '{"version": 9}')
         assert await found(engine, left.id) == [None, None, None]
 
 
@@ -118,13 +116,9 @@ async def test_a_group_whose_judge_was_away_is_judged_again_by_the_same_key_and_
                 *(client.post("/v1/groups/g/members", json=one) for one in members),
             )
 
-        members = [
-            {"expected": 3, "id": f"m{n}", "messages": one["messages"]} for n, one in enumerate(body(2)["trajectories"])
-        ]
+        members = [{"expected": 3, "id": f"m{n}", **one} for n, one in enumerate(body(2)["trajectories"])]
         away = await ask()
-        assert [(answer.status_code, answer.json()["type"]) for answer in away] == [
-            (502, "urn:gavel:problem:judge-failed")
-        ] * 4
+        assert [outcome(answer) for answer in away] == [(502, "judge-failed")] * 4
         endpoint.script = [Stub(0.0)]
         whole, *each = await ask()
         assert whole.json()["id"] == away[0].json()["judgement"]
