@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -333,12 +332,6 @@ def test_a_model_that_nobody_serves_is_named_with_what_to_do(model, params):
     assert "stand-in" in error.value.remedy
 
 
-@pytest.mark.slow
-def test_importing_the_judge_loads_no_litellm():
-    check = "import sys, gavel.judge.judge, gavel.judge.ruler, gavel.judge.offline; sys.exit('litellm' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
-
-
 async def broken(messages, schema):
     raise RuntimeError("your input was flagged by moderation")
 
@@ -368,7 +361,6 @@ async def test_a_callable_that_raises_or_returns_no_text_in_time_is_a_judge_that
 
 class Asked:
     async def __call__(self, messages, schema, name=""):
-        assert asyncio.get_running_loop()
         return "hi"
 
 

@@ -22,19 +22,11 @@ from gavel.scenarios.trajectory import Trajectory
 pytestmark = pytest.mark.slow
 
 
-async def judged_by(bias: Bias, *, groups: int = 30, members: int = 6, orders: int = 2) -> list[TrajectoryGroup]:
-    random = Random(0)
+async def judged_by(bias: Bias, *, groups: int = 30) -> list[TrajectoryGroup]:
     table: dict[str, Latent] = {}
-    made = []
-    for number in range(groups):
-        ids = [f"sim-{number}x{n}" for n in range(members)]
-        table |= {name: Latent(random.gauss()) for name in ids}
-        texts = [f"{name} {'.' * random.randint(10, 300)}" for name in ids]
-        made.append(
-            TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "assistant", "content": t}]) for t in texts)
-        )
-    judge = Judge(SimulatedJudge(table, bias), orders=orders)
-    return [await judge.score(group) for group in made]
+    made = simulated_groups(groups, 6, 0, table)
+    judge = Judge(SimulatedJudge(table, bias))
+    return [await judge.score(simulated.group) for simulated in made]
 
 
 def votes(*rows: tuple[float, ...], models: str = "aa") -> TrajectoryGroup:
@@ -85,15 +77,9 @@ def test_identical_members_are_one_member() -> None:
     assert bias_report([double]) == bias_report([group])
 
 
-async def groups_of_noise(noise: float) -> list[TrajectoryGroup]:
-    table: dict[str, Latent] = {}
-    groups = simulated_groups(12, 6, 0, table)
-    judge = Judge(SimulatedJudge(table, Bias(noise=noise)))
-    return [await judge.score(simulated.group) for simulated in groups]
-
-
 async def test_a_prior_tells_a_noisy_judge_from_a_steady_one_and_is_used():
-    noisy, steady = prior_of(await groups_of_noise(1.0)), prior_of(await groups_of_noise(0.1))
+    noisy = prior_of(await judged_by(Bias(noise=1.0), groups=12))
+    steady = prior_of(await judged_by(Bias(noise=0.1), groups=12))
     assert noisy.variance > 20 * steady.variance
     table: dict[str, Latent] = {}
     (simulated,) = simulated_groups(1, 6, 1, table)
