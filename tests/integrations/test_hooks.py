@@ -7,7 +7,7 @@ themselves do with the answers is checked at the end (`make test-adapters`).
 import copy
 import enum
 from argparse import Namespace
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -313,15 +313,8 @@ async def test_slime_s_aborted_sample_costs_itself_alone_and_metadata_tells_why(
     assert withheld[1].metadata["judge"]["reason"] == "its votes were lost"
 
 
-class EnvironmentReturn(NamedTuple):
-    """The fields of NeMo RL's, in its order."""
-
-    observations: list[dict[str, str]]
-    metadata: list[Any]
-    next_stop_strings: list[None]
-    rewards: torch.Tensor
-    terminateds: torch.Tensor
-    answers: list[str | None] | None = None
+FIELDS = ("observations", "metadata", "next_stop_strings", "rewards", "terminateds", "answers")
+"""Of what a step returns, in NeMo RL's order."""
 
 
 async def test_the_page_s_programs_judge(monkeypatch: pytest.MonkeyPatch):
@@ -336,7 +329,7 @@ async def test_the_page_s_programs_judge(monkeypatch: pytest.MonkeyPatch):
     stand_in(monkeypatch, "areal.api", RolloutWorkflow=object)
     stand_in(monkeypatch, "areal.workflow.rlvr", RLVRWorkflow=RLVRWorkflow)
     stand_in(monkeypatch, "ray", remote=lambda kind: kind)
-    parts = {"EnvironmentInterface": object, "EnvironmentReturn": EnvironmentReturn}
+    parts = {"EnvironmentInterface": object, "EnvironmentReturn": namedtuple("EnvironmentReturn", FIELDS)}
     stand_in(monkeypatch, "nemo_rl.environments.interfaces", **parts)
     stand_in(monkeypatch, "skyrl.train.entrypoints.main_base", BasePPOExp=BasePPOExp)
     workflow = run("AReaL")["JudgedWorkflow"](group_size=2, answers=["It is 9 days old.", " "])
@@ -380,10 +373,8 @@ async def test_areal_s_own_padding_and_normalization_take_the_group(monkeypatch:
     hook = areal.arun_episode(WorthJudge(), group_size=3, unscored="member")
     tensors = await hook(Workflow(*WITHHELD), None, {"messages": [{"role": "user", "content": ASKED}]})
     assert tensors is not None
-    settings = SimpleNamespace(
-        mean_level="group", mean_leave1out=False, std_level=None, std_unbiased=True, group_size=3, eps=1e-5
-    )
-    advantages = data["Normalization"](settings)(tensors["rewards"])
+    levels = {"mean_level": "group", "mean_leave1out": False, "std_level": None, "std_unbiased": True}
+    advantages = data["Normalization"](SimpleNamespace(**levels, group_size=3, eps=1e-5))(tensors["rewards"])
     assert advantages.tolist() == pytest.approx([0.4, 0.0, -0.4], abs=1e-6)
 
 

@@ -125,16 +125,15 @@ async def test_a_refusal_is_answered_with_what_is_missing(endpoint):
     assert judged.judgement.calls == 2
 
 
-def cut_off(text: str, **message):
-    answer = says(text, **message)
-    answer.body["choices"][0]["finish_reason"] = "length"
-    return answer
-
-
 async def test_a_reply_that_is_cut_off_is_never_scored_in_part_and_is_told_so(endpoint):
     def first_half(request):
-        whole = scores(0.75, 0.25)(request).body["choices"][0]["message"]["content"]
-        return cut_off(whole[: whole.index("}") + 1])
+        answer = scores(0.75, 0.25)(request)
+        (choice,) = answer.body["choices"]
+        choice["finish_reason"], choice["message"]["content"] = (
+            "length",
+            re.sub("}.*", "}", choice["message"]["content"]),
+        )
+        return answer
 
     endpoint.script = [first_half, scores(0.75)]
     judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))

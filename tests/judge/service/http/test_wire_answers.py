@@ -3,6 +3,8 @@
 import asyncio
 import json
 import random
+from collections.abc import Awaitable, Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.slow
 ANSWERS = ["answer-worth-0", "answer-worth-1", "answer-worth-2", "answer-worth-3"]
 PROMPT: str = messages("")[0]["content"]
 Scores = list[float | None]
+Wire = Callable[[httpx.AsyncClient], Awaitable[Scores]]
 
 
 def ors(answers: list[str]) -> dict[str, Any]:
@@ -66,21 +69,18 @@ async def all_of(client: httpx.AsyncClient, path: str, bodies: list[dict[str, An
     return [by_number[number] for number in range(len(bodies))]
 
 
-async def score(client: httpx.AsyncClient) -> Scores:
-    return (await client.post("/v1/score", json=group(*ANSWERS))).json()["scores"]
+def whole(path: str, body: Any, read: Callable[[Any], Scores]) -> Wire:
+    async def ask(client: httpx.AsyncClient) -> Scores:
+        return read((await client.post(path, content=json.dumps(body))).json())
 
-
-async def score_backwards(client: httpx.AsyncClient) -> Scores:
-    return (await client.post("/v1/score", json=group(*ANSWERS[::-1]))).json()["scores"][::-1]
-
-
-async def batch(client: httpx.AsyncClient) -> Scores:
-    return (await client.post("/v1/score/batch", content=json.dumps(group(*ANSWERS)))).json()["scores"]
+    return ask
 
 
 async def rendezvous(client: httpx.AsyncClient) -> Scores:
     bodies = [{"expected": 4, "id": f"m{9 - n}", "messages": messages(text)} for n, text in enumerate(ANSWERS)]
-    return [answer["score"] for answer in await all_of(client, "/v1/groups/g/members", bodies)]
+    answers = await all_of(client, "/v1/groups/g/members", bodies)
+    assert {(one["status"], one["expected"], one["arrived"]) for one in answers} == {("scored", 4, 4)}
+    return [answer["score"] for answer in answers]
 
 
 async def ors_as_json(client: httpx.AsyncClient) -> Scores:
@@ -99,12 +99,6 @@ async def ors_as_events(client: httpx.AsyncClient) -> Scores:
     return [one["reward"] for one in json.loads(data)["scores"]]
 
 
-async def nemo_compare(client: httpx.AsyncClient) -> Scores:
-    history = [{"role": "user", "content": PROMPT}]
-    body = {"conversation_history": history, "response_objs": [response(text) for text in ANSWERS]}
-    return (await client.post("/compare", json=body)).json()["rewards"]
-
-
 async def nemo_verify(client: httpx.AsyncClient) -> Scores:
     bodies = [verify(number, text) for number, text in enumerate(ANSWERS)]
     answers = await all_of(client, "/verify", bodies)
@@ -118,10 +112,6 @@ async def slime_samples(client: httpx.AsyncClient) -> Scores:
     return await all_of(client, "/slime/run?size=4", [sample(text) for text in ANSWERS])
 
 
-async def slime_list(client: httpx.AsyncClient) -> Scores:
-    return (await client.post("/slime/run", json=[sample(text) for text in ANSWERS])).json()
-
-
 def events(text: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for block in text.replace("\r\n", "\n").strip().split("\n\n"):
@@ -131,8 +121,22 @@ def events(text: str) -> list[tuple[str, str]]:
     return found
 
 
-OF_GAVEL = (score, score_backwards, batch, rendezvous)
-WIRES = (*OF_GAVEL, ors_as_json, ors_as_events, nemo_compare, nemo_verify, slime_samples, slime_list)
+COMPARED = {
+    "conversation_history": [{"role": "user", "content": PROMPT}],
+    "response_objs": [response(text) for text in ANSWERS],
+}
+WIRES: dict[str, Wire] = {
+    "a group": whole("/v1/score", group(*ANSWERS), itemgetter("scores")),
+    "a group backwards": whole("/v1/score", group(*ANSWERS[::-1]), lambda answer: answer["scores"][::-1]),
+    "a batch of one": whole("/v1/score/batch", group(*ANSWERS), itemgetter("scores")),
+    "members": rendezvous,
+    "ORS as JSON": ors_as_json,
+    "ORS as events": ors_as_events,
+    "NeMo Gym's compare": whole("/compare", COMPARED, itemgetter("rewards")),
+    "NeMo Gym's verify": nemo_verify,
+    "slime's samples": slime_samples,
+    "slime's list": whole("/slime/run", [sample(text) for text in ANSWERS], list),
+}
 
 
 @pytest.fixture
@@ -148,18 +152,18 @@ async def test_a_group_has_the_same_scores_whichever_way_it_comes(tmp_path: Path
     judged = await judge.score(TrajectoryGroup(members))
     in_python = [trajectory.reward for trajectory in judged]
     assert len(set(in_python)) == len(ANSWERS)
-    for wire in WIRES:
-        folder = tmp_path / wire.__name__  # a database of its own: no reply of another wire answers
+    for name, wire in WIRES.items():
+        folder = tmp_path / name  # a database of its own: no reply of another wire answers
         folder.mkdir()
         asked = len(endpoint.requests)
         async with serving(config_of(folder, endpoint, group_size=4)) as client:
-            assert await wire(client) == in_python, wire.__name__
-        assert len(endpoint.requests) == asked + 2, wire.__name__
+            assert await wire(client) == in_python, name
+        assert len(endpoint.requests) == asked + 2, name
 
 
 UNSCORED: dict[str, tuple[str, Any]] = {
     "ORS": ("/judge/score_group", ors(ANSWERS)),
-    "NeMo Gym's /compare": ("/compare", {"conversation_history": [], "response_objs": list(map(response, ANSWERS))}),
+    "NeMo Gym's /compare": ("/compare", COMPARED),
     "slime's list": ("/slime/run", [sample(text) for text in ANSWERS]),
     "one sample of slime": ("/slime/run?size=1", sample("alone")),
 }
