@@ -26,11 +26,7 @@ class Reads:
         self.prompts.append("".join(message["content"] for message in messages))
         attempts = read_transcripts(messages[1]["content"])
         self.shown.append(len(attempts))
-        said = {label: attempt[0].events[-1].text for label, attempt in attempts.items()}
-        scores = [
-            {"trajectory_id": label, "explanation": "", "score": float(t.split()[0])} for label, t in said.items()
-        ]
-        return json.dumps({"scores": scores})
+        return json.dumps({label: float(one[0].events[-1].text.split()[0]) for label, one in attempts.items()})
 
 
 def long_group(members: int, words: int):
@@ -58,9 +54,8 @@ def refuses_above(limit: int, words: str):
     """A server whose context is `limit` tokens, and which says so in these words or not at all."""
 
     def step(request):
-        if sum(count_tokens(message["content"]) for message in request["messages"]) > limit:
-            return fails(400, words)(request)
-        return scores(0.2, 0.4, 0.6)(request)
+        tokens = sum(count_tokens(message["content"]) for message in request["messages"])
+        return (fails(400, words) if tokens > limit else scores(0.2, 0.4, 0.6))(request)
 
     return step
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -122,17 +121,13 @@ async def test_a_key_asks_its_judges_and_sees_and_files_under_its_projects_only(
         assert MODEL in refused.json()["detail"]
 
 
-def settings_with(config: ServiceConfig, **keys: dict[str, Any]) -> ServiceConfig:
-    return config.model_copy(update={"keys": {name: KeyConfig(**key) for name, key in keys.items()}})
-
-
 async def test_keys_of_the_settings_open_the_service_by_hash_and_by_environment(
     config: ServiceConfig, monkeypatch: pytest.MonkeyPatch
 ):
     token, _ = new_token()
     monkeypatch.setenv("CI_KEY", own := "c" * 40)
-    keys = {"ci": {"env": "CI_KEY"}, "desk": {"hash": HASH_PREFIX + token_hash(token), "projects": ["desk"]}}
-    async with serving(settings_with(config, **keys)) as client:
+    desk = KeyConfig(hash=HASH_PREFIX + token_hash(token), projects=["desk"])
+    async with serving(config.model_copy(update={"keys": {"ci": KeyConfig(env="CI_KEY"), "desk": desk}})) as client:
         assert (await client.get("/v1/judgements")).status_code == 401
         for secret, project in ((own, ""), (token, "desk")):
             headers = {"Authorization": f"Bearer {secret}"}
