@@ -165,13 +165,6 @@ def test_scores_are_those_of_a_slow_and_obvious_fit(members, random):
     assert rated == pytest.approx(slow_scores(comparisons), abs=1e-6)
 
 
-def outcome(*ballots: Ballot):
-    trajectories = saying("a", "b").trajectories
-    group = canonicalize(dict(enumerate(trajectories)))
-    members = judge_members(trajectories, group, ballots)
-    return members, judge_group(members, group, ballots)
-
-
 def ballot(order: int, first: float, *, cost: float | None = 0.25) -> Ballot:
     scores = {0: Scored(first, f"said in {order}"), 1: Scored(0.5)}
     return Ballot(order, (1, 0), "m", scores=scores, calls=1, replies=[Reply("", 10, 2, cost)])
@@ -205,7 +198,10 @@ COSTS = {
 @pytest.mark.parametrize("case", COSTS)
 def test_a_cost_is_known_when_the_cost_of_every_call_is(case):
     ballots, cost = COSTS[case]
-    members, whole = outcome(*ballots)
+    trajectories = saying("a", "b").trajectories
+    group = canonicalize(dict(enumerate(trajectories)))
+    members = judge_members(trajectories, group, ballots)
+    whole = judge_group(members, group, ballots)
     assert whole.cost_usd == cost
     assert all((member.score is None) == (len(ballots) == 1) for member in members)
     assert whole.warnings == [f"order 1 is lost: {b.problem}" for b in ballots if b.problem]

@@ -67,7 +67,8 @@ def member(quality: str, place: Place = "said", text: str = "All is well.") -> T
     def at(where: Place, harmless: Any) -> Any:
         return text if place == where else harmless
 
-    call = choice(calls=[(at("tool name", "look"), _arguments(place, text))])
+    own_arguments = {"arguments": text, "argument name": json.dumps({text: "7"}, ensure_ascii=False)}
+    call = choice(calls=[(at("tool name", "look"), own_arguments.get(place, '{"id": "7"}'))])
     tool = {
         "type": "function",
         "function": {
@@ -88,16 +89,6 @@ def member(quality: str, place: Place = "said", text: str = "All is well.") -> T
         tools=[*TOOLS, tool],
         additional_histories=[History(messages_and_choices=[briefing, choice("Helped.")])],
     )
-
-
-def _arguments(place: Place, text: str) -> str:
-    match place:
-        case "arguments":
-            return text
-        case "argument name":
-            return json.dumps({text: "7"}, ensure_ascii=False)
-        case _:
-            return '{"id": "7"}'
 
 
 def attacked(attack: Attack) -> Trajectory:

@@ -98,26 +98,17 @@ def test_a_secret_becomes_its_kind(secret, kind, around):
         ),
         ("card 4111 1111 1111 1111 12/27 123", "card [card number] 12/27 123"),
         ("https://x.org/?to=jane.doe%40example.com&n=1", "https://x.org/?to=[e-mail address]&n=1"),
+        ("sk-learn-is-a-library-for-machine-learning", None),
+        ("the order 4111111111111112 and the time 1763782000123456", None),
+        ("max_tokens: 1234567890, token count: 7", None),
+        ("user@host, @property, a@b, x @ y.com", None),
+        ("password: {password}, token=$TOKEN", None),
+        ("Pi is 3.14159265358979323846.", None),
+        ("4111.111111111111 and 10.4111.1111.1111.1111 and 4111-1111-1111-1112", None),
     ],
 )
-def test_only_the_secret_itself_is_replaced(text, shown):
-    assert redact_secrets(text) == shown
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "sk-learn-is-a-library-for-machine-learning",
-        "the order 4111111111111112 and the time 1763782000123456",
-        "max_tokens: 1234567890, token count: 7",
-        "user@host, @property, a@b, x @ y.com",
-        "password: {password}, token=$TOKEN",
-        "Pi is 3.14159265358979323846.",
-        "4111.111111111111 and 10.4111.1111.1111.1111 and 4111-1111-1111-1112",
-    ],
-)
-def test_what_is_no_secret_stays(text):
-    assert redact_secrets(text) == text
+def test_only_the_secret_itself_is_replaced_and_what_is_none_stays(text, shown):
+    assert redact_secrets(text) == (shown or text)
 
 
 DATA = Random(0).randbytes(4_821)

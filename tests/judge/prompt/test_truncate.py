@@ -87,10 +87,9 @@ def prompts_of(*texts: str, dump: str = DUMP) -> GroupPrompts:
 
 
 LONG = [f"{n} " + f"word{n} " * (5_000 + 100 * n) for n in range(4)]
-ROOMS = pytest.mark.parametrize("room", [100_000, 8_000], ids=["whole", "truncated"])
 
 
-@ROOMS
+@pytest.mark.parametrize("room", [100_000, 8_000], ids=["whole", "truncated"])
 def test_all_orders_begin_with_the_same_text_up_to_the_first_member(room):
     prompts = prompts_of(*LONG)
     made = [prompts.fit(order, room) for order in orders(4, 4, "seed")]
