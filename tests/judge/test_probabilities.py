@@ -171,11 +171,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[DecisionServer]:
     fake.close()
 
 
-@pytest.fixture
-def openai_server() -> Iterator[DecisionServer]:
-    fake = DecisionServer("openai")
-    yield fake
-    fake.close()
+OPENAI = pytest.mark.parametrize("server", ["openai"], indirect=True)
 
 
 def decider(fake: DecisionServer, **options: Any) -> Judge:
@@ -206,31 +202,34 @@ async def test_a_refused_question_leaves_its_member_alone_without_a_score(server
     assert judged.judgement.status == "partial"
 
 
-async def test_each_criterion_is_a_question_of_its_own(openai_server: DecisionServer):
+@OPENAI
+async def test_each_criterion_is_a_question_of_its_own(server: DecisionServer):
     rubric = Rubric("", [Criterion("right", "Is right.", 3), Criterion("short", "Is short.")])
-    judged = await decider(openai_server, orders=1, rubric=rubric).score(qualities(2, 7))
-    ((_, body, _),) = openai_server.requests
+    judged = await decider(server, orders=1, rubric=rubric).score(qualities(2, 7))
+    ((_, body, _),) = server.requests
     assert len(body["questions"]) == 4
     assert sum("criterion a (right) alone" in question["instructions"] for question in body["questions"]) == 2
     assert judged.trajectories[1].judgement.criteria == pytest.approx({"right": 7 / 9, "short": 7 / 9})
 
 
-async def test_transport_failures_are_retried_and_replies_are_kept(openai_server: DecisionServer, tmp_path):
-    openai_server.failures = [(503, {"error": {"message": "busy"}}), (429, {"error": {"message": "slow down"}})]
+@OPENAI
+async def test_transport_failures_are_retried_and_replies_are_kept(server: DecisionServer, tmp_path):
+    server.failures = [(503, {"error": {"message": "busy"}}), (429, {"error": {"message": "slow down"}})]
     tape = Cassette(tmp_path / "tape.sqlite")
-    first = await decider(openai_server, orders=2, cassette=tape).score(qualities(2, 7))
-    asked = len(openai_server.requests)
-    again = await decider(openai_server, orders=2, cassette=tape).score(qualities(2, 7))
+    first = await decider(server, orders=2, cassette=tape).score(qualities(2, 7))
+    asked = len(server.requests)
+    again = await decider(server, orders=2, cassette=tape).score(qualities(2, 7))
     assert asked == 4
-    assert len(openai_server.requests) == asked
+    assert len(server.requests) == asked
     assert [t.reward for t in again] == [t.reward for t in first] == pytest.approx([2 / 9, 7 / 9])
     assert again.judgement.cached_calls == 2
 
 
+@OPENAI
 @pytest.mark.parametrize("jury", [False, True])
-async def test_a_provider_without_decisions_is_an_error_at_once(openai_server: DecisionServer, jury: bool):
+async def test_a_provider_without_decisions_is_an_error_at_once(server: DecisionServer, jury: bool):
     other = Juror("anthropic/claude", params={"api_key": "none"})
-    jurors = [Juror(openai_server.model, params=openai_server.params), other] if jury else [other]
+    jurors = [Juror(server.model, params=server.params), other] if jury else [other]
     with pytest.raises(JudgeError, match="anthropic/claude") as error:
         await Judge(jurors, mode="decisions").score(qualities(2, 7))
     assert error.value.remedy

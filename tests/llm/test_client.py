@@ -438,7 +438,6 @@ CODE = "def refund(order_id: str, amount: float) -> bool:\n    return api.post(f
 TURKISH = "Temsilci siparişi kontrol etti ve on iki günlük olduğunu gördü, bu yüzden parayı iade etti.\n" * 500
 TOKENS = {ENGLISH: 12_000, CHINESE: 8_500, CODE: 12_500, TURKISH: 12_000, "=" * 50_000: 781}
 """Of o200k_base, which holds more of most languages than cl100k_base."""
-WRITTEN = pytest.mark.parametrize("text", [ENGLISH, CHINESE, CODE], ids=["English", "Chinese", "code"])
 
 
 def cut(counted: int, text: str, *, own_server: bool = False, cached: int = 0, limits: tuple[int, ...] = ()) -> bool:
@@ -457,7 +456,7 @@ def test_what_another_tokenizer_counts_is_no_cut(text, tokens):
     assert cut(expected_tokens(text) // 2, text) or text[0] == "="
 
 
-@WRITTEN
+@pytest.mark.parametrize("text", [ENGLISH, CHINESE, CODE], ids=["English", "Chinese", "code"])
 def test_a_usual_context_is_a_cut_on_a_server_of_ones_own_and_chance_elsewhere(text):
     text = text[: int(len(text) * 4096 * 1.1 / expected_tokens(text))]
     assert cut(4096, text, own_server=True)

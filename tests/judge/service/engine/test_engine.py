@@ -36,10 +36,6 @@ def request(number: int, **options: Any) -> ScoreRequest:
     return ScoreRequest.model_validate({**body(number), **options})
 
 
-async def score(engine: Engine, number: int) -> Record:
-    return await engine.result(await engine.submit(request(number)))
-
-
 async def found(engine: Engine, judgement: str) -> list[float | None]:
     record = await engine.result(await engine.get(judgement), HANG_SECONDS)
     assert record.verdict is not None
@@ -96,7 +92,7 @@ async def test_votes_that_are_lost_while_the_database_is_away_are_asked_for_agai
             return scores(7.0)(request)  # what nobody can read as a score, as if its reply were lost
 
         endpoint.script = [outage] * 6 + [stub]
-        record = await score(engine, 1)
+        record = await engine.result(await engine.submit(request(1)))
         assert record.verdict is not None
         assert [member.score for member in record.verdict.members] == expected(1)
 
