@@ -39,12 +39,11 @@ class Found(NamedTuple):
 
 def concat_padded_tensors(parts: list[Tensors]) -> Tensors:
     """As AReaL's does with tensors of two dimensions."""
-    longest = max(part["attention_mask"].shape[1] for part in parts)
 
-    def padded(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if tensor.dim() < 2 else torch.nn.functional.pad(tensor, (0, longest - tensor.shape[1]))
+    def joined(rows: list[torch.Tensor]) -> torch.Tensor:
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows[0].dim() else torch.stack(rows)
 
-    return {name: torch.cat([padded(part[name]) for part in parts]) for name in parts[0]}
+    return {name: joined([row for part in parts for row in part[name]]) for name in parts[0]}
 
 
 @pytest.fixture(autouse=True)

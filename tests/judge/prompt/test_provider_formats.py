@@ -60,16 +60,11 @@ ANTHROPIC = [
         ],
     },
 ]
+LOOKS = {"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}
 RESPONSES = [
     {"type": "message", "role": "user", "content": "Refund 7890."},
     {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}], "encrypted_content": "x"},
-    {
-        "type": "message",
-        "id": "m",
-        "status": "completed",
-        "role": "assistant",
-        "content": [{"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}],
-    },
+    {"type": "message", "id": "m", "status": "completed", "role": "assistant", "content": [LOOKS]},
     {"type": "function_call", "id": "f", "call_id": "a", "name": "get_order", "arguments": '{"id":"7890","n":1}'},
     {"type": "function_call", "call_id": "b", "name": "get_policy", "arguments": "{}", "status": "completed"},
     {"type": "function_call_output", "call_id": "a", "output": '{"days": 10}'},

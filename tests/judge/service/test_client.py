@@ -23,12 +23,6 @@ def attempts(*answers: str) -> TrajectoryGroup:
     return TrajectoryGroup(Trajectory(messages_and_choices=[*messages(answer)]) for answer in answers)
 
 
-def team(answer: str) -> Trajectory:
-    """An attempt of two agents."""
-    worker = History(messages_and_choices=[*messages(answer)], agent="worker")
-    return Trajectory(messages_and_choices=[*messages(answer)], agent="planner", additional_histories=[worker])
-
-
 def figures(group: TrajectoryGroup) -> list[object]:
     members = [(t.reward, t.judgement.reason, t.judgement.standard_error) for t in group if t.judgement]
     assert group.judgement
@@ -39,12 +33,16 @@ def figures(group: TrajectoryGroup) -> list[object]:
 async def test_a_group_is_judged_as_by_the_judge_itself(tmp_path: Path, endpoint: Endpoint):
     endpoint.script = [scores(0.9, 0.4, 0.1)]
     failed = Trajectory(status="failed", status_reason="the sandbox died")
+    team = attempts("yes", "no")
+    for member in team:
+        worker = History(messages_and_choices=[*member.messages_and_choices], agent="worker")
+        member.agent, member.additional_histories = "planner", [worker]
     truth = {"reference": "Rayleigh", "criteria": ["is short"]}
     groups = [
         attempts("yes", "no", "perhaps"),
         TrajectoryGroup([*attempts("yes", "no"), failed], metadata={"truth": truth, "mine": 1}),
         TrajectoryGroup([desk("get_order", "refund"), desk("deny"), desk(ending=None)]),
-        TrajectoryGroup(team(answer) for answer in ("yes", "no")),
+        team,
     ]
     judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
     async with served(config_of(tmp_path, endpoint, port=0)) as service, JudgeClient(service.url) as client:

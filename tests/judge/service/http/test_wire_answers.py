@@ -16,7 +16,7 @@ from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, says
-from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
+from tests.judge.service.in_process import MODEL, config_of, group, messages, outcome, serving
 from tests.judge.service.stub import by_content_and_position
 
 pytestmark = pytest.mark.slow
@@ -161,34 +161,23 @@ async def test_a_group_has_the_same_scores_whichever_way_it_comes(tmp_path: Path
         assert len(endpoint.requests) == asked + 2, name
 
 
-UNSCORED: dict[str, tuple[str, Any]] = {
-    "ORS": ("/judge/score_group", ors(ANSWERS)),
-    "NeMo Gym's /compare": ("/compare", COMPARED),
-    "slime's list": ("/slime/run", [sample(text) for text in ANSWERS]),
-    "one sample of slime": ("/slime/run?size=1", sample("alone")),
-}
-
-
-@pytest.mark.parametrize("wire", UNSCORED)
-async def test_what_is_not_scored_is_refused_and_not_a_number(wire: str, config: ServiceConfig, endpoint: Endpoint):
+async def test_nemo_gym_masks_a_rollout_that_is_not_scored_and_events_of_ors_end_with_an_error(
+    config: ServiceConfig, endpoint: Endpoint
+):
     endpoint.script = [lambda request: says("I cannot tell.")]
-    path, body = UNSCORED[wire]
-    async with serving(config) as client:
-        refused = await client.post(path, json=body)
-        status = 422 if "size=1" in path else 502  # the judge is not to blame for a group of one
-        assert (refused.status_code, refused.json()["type"]) == (status, "urn:gavel:problem:unscored"), refused.text
-        streamed = await client.post("/judge/score_group", json=ors(ANSWERS), headers={"Accept": "text/event-stream"})
-        assert events(streamed.text)[-1][0] == "error"
-
-
-async def test_nemo_gym_masks_a_rollout_that_is_not_scored(config: ServiceConfig):
     async with serving(config.model_copy(update={"group_size": 1})) as client:
+        streamed = await client.post("/judge/score_group", json=ors(ANSWERS), headers={"Accept": "text/event-stream"})
         answer = (await client.post("/verify", json=verify(0, "alone"))).json()
+    assert events(streamed.text)[-1][0] == "error"
     assert (answer["reward"], answer["mask_sample"], answer["failure_kind"]) == (0.0, True, "judge_failed")
     assert answer["failure_reason"]
 
 
-BAD: dict[str, tuple[str, Any, int, str]] = {
+REFUSED: dict[str, tuple[str, Any, int, str]] = {
+    "ORS: not scored": ("/judge/score_group", ors(ANSWERS), 502, "unscored"),
+    "NeMo Gym: not scored": ("/compare", COMPARED, 502, "unscored"),
+    "slime: not scored": ("/slime/run", [sample(text) for text in ANSWERS], 502, "unscored"),
+    "slime: alone, for which the judge is not to blame": ("/slime/run?size=1", sample("alone"), 422, "unscored"),
     "ORS: an unknown environment": ("/nowhere/score_group", ors(ANSWERS), 404, "no-such-environment"),
     "ORS: an unknown task": ("/judge/score_group", {**ors(["a"]), "task_id": "x"}, 404, "not-found"),
     "NeMo Gym: no rollout index": ("/verify", {**verify(0, "a"), "_ng_rollout_index": None}, 422, "invalid-request"),
@@ -198,12 +187,15 @@ BAD: dict[str, tuple[str, Any, int, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-async def test_what_cannot_be_judged_is_refused_with_a_problem(what: str, config: ServiceConfig):
-    path, body, status, kind = BAD[what]
+@pytest.mark.parametrize("what", REFUSED)
+async def test_what_is_not_scored_or_cannot_be_judged_is_refused_and_no_number(
+    what: str, config: ServiceConfig, endpoint: Endpoint
+):
+    endpoint.script = [lambda request: says("I cannot tell.")]
+    path, body, status, kind = REFUSED[what]
     async with serving(config) as client:
         refused = await client.post(path, json=body)
-    assert (refused.status_code, refused.json()["type"]) == (status, f"urn:gavel:problem:{kind}"), refused.text
+    assert outcome(refused) == (status, kind), refused.text
 
 
 async def test_an_environment_of_ors_is_a_rubric_and_a_label_of_slime_a_reference(
