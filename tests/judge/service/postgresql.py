@@ -27,8 +27,10 @@ def binaries() -> Path | None:
 class Cluster:
     """A server that can be stopped and started again."""
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(self, programs: Path, *, fsync: bool = False) -> None:
+        """`fsync`: whether it waits for the disk, as one does that is to survive a power cut."""
         self._programs = programs
+        self._fsync = "on" if fsync else "off"
         self._folder = Path(tempfile.mkdtemp(prefix="gavel-postgresql-"))
         self._user = _USER if os.geteuid() == 0 else None  # the server does not run as root
         if self._user:
@@ -45,7 +47,7 @@ class Cluster:
 
     def start(self) -> None:
         settings = [f"port={self._port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={self._folder}"]
-        settings += ["fsync=off", "max_connections=200"]
+        settings += [f"fsync={self._fsync}", "max_connections=200"]
         options = [part for setting in settings for part in ("-c", setting)]
         with (self._folder / "log").open("ab") as log:
             self._server = subprocess.Popen(
