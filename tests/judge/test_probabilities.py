@@ -85,10 +85,12 @@ async def test_the_score_is_the_mean_over_the_digits_not_the_sampled_one(endpoin
     assert "one digit for each id" in request["messages"][1]["content"]
 
 
-async def test_a_server_without_log_probabilities_scores_nobody(endpoint: Endpoint):
+async def test_a_server_without_log_probabilities_scores_nobody_and_a_local_model_is_refused(endpoint: Endpoint):
     def plain(request: Request) -> Answer:
         return says(json.dumps(asked(request)))
 
+    with pytest.raises(JudgeError):
+        Judge("constant", mode="readout").check()
     endpoint.script = [plain]
     judged = await judge(endpoint, orders=2).score(qualities(2, 7))
     assert [t.reward for t in judged] == [None, None]
@@ -96,16 +98,13 @@ async def test_a_server_without_log_probabilities_scores_nobody(endpoint: Endpoi
     assert len(endpoint.requests) == 2
 
 
+CRITERIA = Rubric("", [Criterion("right", "Is right.", 3), Criterion("short", "Is short.")])
+
+
 async def test_criteria_have_a_digit_each(endpoint: Endpoint):
     endpoint.script = [digits()]
-    rubric = Rubric("", [Criterion("right", "Is right.", 3), Criterion("short", "Is short.")])
-    judged = await judge(endpoint, orders=1, rubric=rubric).score(qualities(2, 7))
+    judged = await judge(endpoint, orders=1, rubric=CRITERIA).score(qualities(2, 7))
     assert judged.trajectories[1].judgement.criteria == pytest.approx({"right": 7 / 9, "short": 7 / 9})
-
-
-def test_a_local_model_is_refused():
-    with pytest.raises(JudgeError):
-        Judge("constant", mode="readout").check()
 
 
 RUBRIC = Rubric("Be good.")
@@ -204,8 +203,7 @@ async def test_a_refused_question_leaves_its_member_alone_without_a_score(server
 
 @OPENAI
 async def test_each_criterion_is_a_question_of_its_own(server: DecisionServer):
-    rubric = Rubric("", [Criterion("right", "Is right.", 3), Criterion("short", "Is short.")])
-    judged = await decider(server, orders=1, rubric=rubric).score(qualities(2, 7))
+    judged = await decider(server, orders=1, rubric=CRITERIA).score(qualities(2, 7))
     ((_, body, _),) = server.requests
     assert len(body["questions"]) == 4
     assert sum("criterion a (right) alone" in question["instructions"] for question in body["questions"]) == 2

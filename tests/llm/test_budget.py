@@ -145,36 +145,28 @@ async def test_a_closed_ledger_lets_what_is_in_flight_end_and_nothing_more_be_se
 OF_A_TURN = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
 
 
-@pytest.fixture
-def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
+async def test_a_turn_that_fails_for_now_is_asked_for_again_and_turns_end_with_the_budget(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("GAVEL_PRICES", '{"openai/agent": [1, 2]}')
-    return endpoint
-
-
-async def test_a_turn_that_fails_for_now_is_asked_for_again(model: Endpoint):
-    model.script = [fails(503), fails(429), lambda _: says("Hello!", OF_A_TURN)]
-    agent = ChatAgent("openai/agent")
-    turn = await agent.turn(MESSAGES, [])
+    endpoint.script = [fails(503), fails(429), lambda _: says("Hello!", OF_A_TURN)]
+    agent = ChatAgent("openai/agent", budget := Budget(0.005))
+    turn = await agent.turn(MESSAGES, [], max_completion_tokens=1000)
     assert turn.choices[0].message.content == "Hello!"
     assert agent.cost_usd == pytest.approx(0.002)
-    assert len(model.requests) == 3
-
-
-async def test_turns_end_with_the_budget(model: Endpoint):
-    model.script = [lambda _: says("Hello!", OF_A_TURN)]
-    budget = Budget(0.005)
-    agent = ChatAgent("openai/agent", budget)
+    assert len(endpoint.requests) == 3
 
     async def talk() -> None:
-        while len(model.requests) < 20:
+        while len(endpoint.requests) < 20:
             await agent.turn(MESSAGES, [], max_completion_tokens=1000)
 
     with pytest.raises(BudgetError):
         await talk()
-    assert 1 <= len(model.requests) <= 3
-    assert budget.spent_usd == pytest.approx(0.002 * len(model.requests))
+    turns = len(endpoint.requests) - 2
+    assert 1 <= turns <= 3
+    assert budget.spent_usd == pytest.approx(0.002 * turns)
 
 
 def test_a_judge_that_goes_by_rules_is_no_agent():
