@@ -97,14 +97,10 @@ pytestmark = pytest.mark.slow
 FORBIDDEN = "FORBIDDEN"
 
 
-def _filtered(request: Request) -> Answer:
-    answer = says("")
-    answer.body["choices"][0]["finish_reason"] = "content_filter"
-    return answer
-
-
+FILTERED = says("")
+FILTERED.body["choices"][0]["finish_reason"] = "content_filter"
 REFUSALS: dict[str, Any] = {
-    "finish reason content_filter": _filtered,
+    "finish reason content_filter": lambda request: FILTERED,
     "400 of a content policy": fails(400, "Your request was rejected as a result of our safety system."),
     "400 of a content filter": fails(400, "The prompt triggered the content management policy."),
     "403 of a moderation": fails(403, 'requires moderation and your input was flagged for "violence"'),

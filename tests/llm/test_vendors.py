@@ -1,6 +1,7 @@
 """The habits of real servers, through the real LiteLLM: what is asked again, what stops, what is adapted to."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -26,8 +27,10 @@ def client(endpoint: Endpoint, params=None, **limits) -> Client:
 
 
 @pytest.fixture(autouse=True)
-def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_pause_and_no_dialects(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("gavel.llm.failures.backoff", lambda longest: 0.0)
+    yield
+    dialects.clear()
 
 
 NO_RIGHTS = openai_error(403, "You have insufficient permissions for this operation.")
@@ -133,9 +136,3 @@ async def test_the_probe_finds_out_that_a_model_adds_words_or_gives_no_answer(en
     else:
         with pytest.raises(LlmError, match=found):
             await client(endpoint).probe()
-
-
-@pytest.fixture(autouse=True)
-def _forget_dialects():
-    yield
-    dialects.clear()

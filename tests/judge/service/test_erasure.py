@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import re
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import zstandard
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.engine import engine as engine_module
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_store import Store
 from gavel.judge.service.store.reply_store import delete_replies
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says
 from tests.judge.service.in_process import config_of, group, messages, serving
@@ -138,8 +137,6 @@ async def test_old_judgements_leave_while_they_are_paged_through_and_read(config
 
 
 async def test_a_judgement_with_very_many_replies_can_be_deleted(config: ServiceConfig):
-    database = Database.open(config.database)
-    store = Store(database)
     keys = {f"{number:x}" for number in range(70_000)}
-    await store.database.write(lambda connection: delete_replies(connection, keys))
-    database.close()
+    with closing(Database.open(config.database)) as database:
+        await database.write(lambda connection: delete_replies(connection, keys))

@@ -60,7 +60,7 @@ async def test_too_many_waiting_groups_are_refused(tmp_path: Path, endpoint: End
         assert accepted >= 3  # one is judged, two wait in the database, some in memory
 
 
-async def test_a_group_that_ends_process_after_process_is_given_up(tmp_path: Path, endpoint: Endpoint):
+async def test_a_group_that_ends_every_process_or_cannot_be_read_is_given_up(tmp_path: Path, endpoint: Endpoint):
     config = config_of(tmp_path, endpoint, limits=ServiceLimits(leases=2))
     async with running(config) as engine:
         await engine.worker.stop(0)
@@ -74,13 +74,9 @@ async def test_a_group_that_ends_process_after_process_is_given_up(tmp_path: Pat
         assert record.status == "failed"
         assert record.verdict is not None
         assert "begun 2 times" in (record.verdict.problem or "")
+        unreadable = await stored(engine, '{"version": 9}')
+        assert await found(engine, unreadable.id) == [None, None, None]
     assert endpoint.requests == []
-
-
-async def test_a_stored_request_that_cannot_be_read_is_failed(tmp_path: Path, endpoint: Endpoint):
-    async with running(config_of(tmp_path, endpoint)) as engine:
-        left = await stored(engine, '{"version": 9}')
-        assert await found(engine, left.id) == [None, None, None]
 
 
 async def test_votes_that_are_lost_while_the_database_is_away_are_asked_for_again(tmp_path: Path, endpoint: Endpoint):
