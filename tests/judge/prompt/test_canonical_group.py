@@ -63,16 +63,10 @@ def test_thoughts_are_neither_shown_nor_compared_wherever_they_stand(content):
     assert "Done." in repr(group)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "<think>hmm",
-        "<think>hmm `</think>` hm",
-        "hmm</think>\n",
-        "<|channel|>analysis<|message|>hmm",
-        "analysisIt says hmm",
-    ],
-)
+CUT_OFF = ["<think>hmm", "<think>hmm `</think>` hm", "<|channel|>analysis<|message|>hmm", "analysisIt says hmm"]
+
+
+@pytest.mark.parametrize("content", ["hmm</think>\n", *CUT_OFF])
 def test_thoughts_alone_are_no_answer_but_keep_their_calls(content):
     assert len(canonical(said(content), said("", reasoning_content="hmm"), said(None)).members) == 1
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
@@ -85,15 +79,14 @@ _CHATML = "<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
 @pytest.mark.parametrize(
     ("role", "prompt", "shown"),
     [
-        ("user", _CHATML + "<think>\n", ["", "4", "4"]),
-        ("assistant", "<think>\n", ["", "4", "4"]),
-        ("user", _CHATML, ["5 or 4", "4", "4"]),
-        ("user", "What opens a thought?\n<think>", ["5 or 4", "4", "4"]),
+        ("user", _CHATML + "<think>\n", ""),
+        ("assistant", "<think>\n", ""),
+        ("user", _CHATML, "5 or 4"),
+        ("user", "What opens a thought?\n<think>", "5 or 4"),
     ],
 )
 def test_thoughts_that_a_rendered_prompt_or_a_prefill_opens_are_no_answer(role, prompt, shown):
-    closing = "[/THINK]" if "[THINK]" in prompt else "</think>"
-    for text, answer in zip(["5 or 4", "5 or</think>4", f"5 or{closing}4"], shown, strict=True):
+    for text, answer in (("5 or 4", shown), ("5 or</think>4", "4")):
         messages = [{"role": role, "content": prompt}, {"role": "assistant", "content": text}]
         assert canonical(Trajectory(messages_and_choices=messages)).shared[-1] == TextEvent("assistant", answer)
 

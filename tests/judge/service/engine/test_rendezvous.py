@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,8 @@ async def test_a_stopping_service_keeps_nobody_waiting_for_members_that_cannot_c
         httpx.AsyncClient(timeout=HANG_SECONDS) as client,
     ):
         waiting = asyncio.create_task(client.post(f"{service.url}/v1/groups/g/members", json=member("m0", 2)))
-        metrics = f"{service.url}/metrics"
-        await asyncio.to_thread(wait_until, lambda: "gavel_waiting_requests 1.0" in httpx.get(metrics).text)
+        metrics = partial(httpx.get, f"{service.url}/metrics", timeout=HANG_SECONDS)
+        await asyncio.to_thread(wait_until, lambda: "gavel_waiting_requests 1.0" in metrics().text)
         assert await asyncio.to_thread(service.stop) == 0
         answer = await waiting
         assert (answer.status_code, answer.json()["status"]) == (202, "open")

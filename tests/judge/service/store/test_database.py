@@ -206,7 +206,10 @@ AWAY = (503, "urn:gavel:problem:database-unavailable")
 
 async def test_a_file_that_cannot_grow_makes_a_service_that_is_not_ready_until_it_can(tmp_path: Path):
     async def until(status: int) -> None:
-        await asyncio.to_thread(wait_until, lambda: httpx.get(f"{service.url}/readyz").status_code == status)
+        def is_so() -> bool:
+            return httpx.get(f"{service.url}/readyz", timeout=HANG_SECONDS).status_code == status
+
+        await asyncio.to_thread(wait_until, is_so)
 
     config = ServiceConfig(port=0, database=str(tmp_path / "service.sqlite"), judge=JUDGE)
     async with served(config) as service, httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as client:
