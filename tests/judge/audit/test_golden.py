@@ -11,7 +11,8 @@ from gavel.judge.audit.golden_set import GoldenGroup, load_golden
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 
-ASK = {"role": "user", "content": "Add 2 and 2."}
+ASKED = "What is 2 + 2?"
+ASK = {"role": "user", "content": ASKED}
 
 
 def golden(name: str = "sum", **members: str) -> GoldenGroup:
@@ -106,14 +107,10 @@ async def test_a_golden_set_tells_the_juror_that_knows_from_the_one_that_errs():
     assert learnt_prior(weighted).p_better(gap) == pytest.approx(learnt_prior(alone).p_better(gap))
 
 
-ASKED = "What is 2 + 2?"
-
-
 def chats(**labels):
     rows = [dict(zip(labels, values, strict=True)) for values in zip(*labels.values(), strict=True)]
     return [
-        {"messages": [ASK | {"content": ASKED}, {"role": "assistant", "content": said}], **row}
-        for said, row in zip("45", rows, strict=True)
+        {"messages": [ASK, {"role": "assistant", "content": said}], **row} for said, row in zip("45", rows, strict=True)
     ]
 
 
@@ -139,7 +136,8 @@ FORMS = {
         {"instruction": ASKED, "input": "", "response1": "4", "response2": "four", "a1": 2, "a2": 0, "a3": 1},
     ],
     "a winner by name": [
-        *(pair("4", "5", winner="model_a"), pair("5", "4", winner="model_b")),
+        pair("4", "5", winner="model_a"),
+        pair("5", "4", winner="model_b"),
         pair("4", "4.0", winner="tie (both good)"),
     ],
     "rankings": [{"prompt": ASKED, "answers": ["5", "4", "6"], "ranking": [2, 1, 3]}],
@@ -154,10 +152,7 @@ FORMS = {
         {
             "model_a": "a-model-with-a-long-name" * 3,
             "model_b": "small",
-            **{
-                f"conversation_{side}": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": text}]
-                for side, text in sides.items()
-            },
+            **{f"conversation_{side}": [ASK, {"role": "assistant", "content": text}] for side, text in sides.items()},
             **{f"winner_model_{side}": int(text == "4") for side, text in sides.items()},
             "winner_tie": 0,
         }
