@@ -93,12 +93,14 @@ async def test_votes_that_are_lost_while_the_database_is_away_are_asked_for_agai
         assert [member.score for member in record.verdict.members] == expected(1)
 
 
-@pytest.mark.parametrize("outage", ["failing", "dripping"])
+@pytest.mark.parametrize("outage", ["failing", "dripping", "silent"])
 async def test_a_group_whose_judge_was_away_is_judged_again_by_the_same_key_and_members(
     outage: str, tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     limit_attempts(monkeypatch, 1)
-    endpoint.script = [fails(500) if outage == "failing" else lambda _: Answer(b" " * 10_000, drip=60.0)]
+    drips = Answer(b" " * 10_000, drip=60.0)
+    steps = {"failing": fails(500), "dripping": lambda _: drips, "silent": endpoint.silence}
+    endpoint.script = [steps[outage]]
     judge = {"timeout": 0.5, "deadline": 1.0}
     async with serving(config_of(tmp_path, endpoint, judge)) as client:
 
