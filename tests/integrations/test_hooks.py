@@ -7,9 +7,10 @@ themselves do with the answers is checked at the end (`make test-adapters`).
 import copy
 import enum
 from argparse import Namespace
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -38,12 +39,11 @@ class Found(NamedTuple):
 
 def concat_padded_tensors(parts: list[Tensors]) -> Tensors:
     """As AReaL's does with tensors of two dimensions."""
-    longest = max(part["attention_mask"].shape[1] for part in parts)
 
-    def padded(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if tensor.dim() < 2 else torch.nn.functional.pad(tensor, (0, longest - tensor.shape[1]))
+    def joined(rows: list[torch.Tensor]) -> torch.Tensor:
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows[0].dim() else torch.stack(rows)
 
-    return {name: torch.cat([padded(part[name]) for part in parts]) for name in parts[0]}
+    return {name: joined([row for part in parts for row in part[name]]) for name in parts[0]}
 
 
 @pytest.fixture(autouse=True)
@@ -230,64 +230,42 @@ async def test_prompts_of_one_batch_are_judged_apart_whatever_their_order(hook: 
 
 
 @hooks
-@pytest.mark.parametrize("unscored", ["member", "group"])
-async def test_an_attempt_without_a_score_is_not_trained_on(hook: str, unscored: str):
-    found = await HOOKS[hook](WorthJudge(), [ASKED] * 3, WITHHELD, unscored=unscored)
-    if unscored == "member":
-        assert found == Found([0.9, 0.5, 0.1], [True, False, True])
-    else:
-        assert not any(found.is_trained)
-        assert not any(found.rewards)
-
-
-@hooks
-async def test_a_missing_score_can_be_an_error(hook: str):
+async def test_an_attempt_without_a_score_is_not_trained_on_or_an_error(hook: str):
+    play = partial(HOOKS[hook], WorthJudge(), [ASKED] * 3, WITHHELD)
+    assert await play(unscored="member") == Found([0.9, 0.5, 0.1], [True, False, True])
+    found = await play(unscored="group")
+    assert not any(found.is_trained + found.rewards)
     with pytest.raises(JudgeError, match="scored 2 of 3"):
-        await HOOKS[hook](WorthJudge(), [ASKED] * 3, WITHHELD, unscored="raise")
+        await play(unscored="raise")
 
 
-async def _gives_no_tensors() -> None:
-    workflow = SimpleNamespace(tokenizer=None, arun_episode=Workflow("x").arun_episode)
+class NoTensors:
+    tokenizer = None
 
-    async def completion(engine: Any, data: Any) -> dict[str, Any]:
+    async def arun_episode(self, engine: Any, data: Any) -> dict[str, Any]:
         return {"id": "a completion"}
 
-    workflow.arun_episode = completion
-    await areal.arun_episode(WorthJudge(), group_size=2)(workflow, None, {})
 
-
-async def _generates(changed: dict[str, Any] | None = None, **more: Any) -> None:
+def generate(changed: dict[str, Any] | None = None, **more: Any) -> Awaitable[Any]:
     words = Words()
     generator = skyrl.get_generator(Generator(words, "worth 1", "worth 2", **more), words, WorthJudge())
-    await generator.generate(batch("a", "a", **(changed or {})))
+    return generator.generate(batch("a", "a", **(changed or {})))
 
 
-async def _of_no_group() -> None:
-    await slime.custom_rm(WorthJudge())(Namespace(group_rm=False), Sample("worth 1"))
-
-
-async def _of_lists() -> None:
-    await slime.custom_rm(WorthJudge())(Namespace(group_rm=True), [[Sample("worth 1"), Sample("worth 2")]])
-
-
-async def _of_two_labels() -> None:
-    await rewarded(slime.custom_rm(WorthJudge()), [Sample("worth 90", label="4"), Sample("worth 20", label="5")])
-
-
-async def _less_than_a_group() -> None:
-    step(nemo.step(WorthJudge(), group_size=2), [log("a", "worth 90")], [None])
+def reward(samples: Any, *, of_groups: bool = True) -> Awaitable[Any]:
+    return slime.custom_rm(WorthJudge())(Namespace(group_rm=of_groups), samples)
 
 
 @pytest.mark.parametrize(
     ("misuse", "remedy"),
     [
-        (_gives_no_tensors, "RLVRWorkflow"),
-        (_less_than_a_group, "num_generations_per_prompt"),
-        (lambda: _generates(is_last_step=[True, True]), "step_wise_trajectories"),
-        (lambda: _generates({"trajectory_ids": None}), "n > 1"),
-        (_of_no_group, "--group-rm"),
-        (_of_lists, "--group-rm"),
-        (_of_two_labels, "not comparable"),
+        (lambda: areal.arun_episode(WorthJudge(), group_size=2)(NoTensors(), None, {}), "RLVRWorkflow"),
+        (lambda: step(nemo.step(WorthJudge(), group_size=2), [log("a", "b")], [None]), "num_generations_per_prompt"),
+        (lambda: generate(is_last_step=[True, True]), "step_wise_trajectories"),
+        (lambda: generate({"trajectory_ids": None}), "n > 1"),
+        (lambda: reward(Sample("worth 1"), of_groups=False), "--group-rm"),
+        (lambda: reward([[Sample("worth 1"), Sample("worth 2")]]), "--group-rm"),
+        (lambda: reward([Sample("worth 90", label="4"), Sample("worth 20", label="5")]), "not comparable"),
     ],
 )
 async def test_what_holds_no_groups_says_which_setting_is_missing(misuse: Any, remedy: str):
@@ -304,9 +282,8 @@ async def test_areal_rejects_a_group_with_a_rejected_episode_and_shows_tokens_wh
 
 async def test_evaluation_keeps_its_own_rewards(context: SimpleNamespace):
     context.is_eval = True
-    assert of_tensors(await areal.arun_episode(WorthJudge(), group_size=3)(Workflow("worth 90"), None, {})).rewards == [
-        7.0
-    ]
+    kept = await areal.arun_episode(WorthJudge(), group_size=3)(Workflow("worth 90"), None, {})
+    assert of_tensors(kept).rewards == [7.0]
     words = Words()
     generator = skyrl.get_generator(Generator(words, "worth 1"), words, WorthJudge())
     assert (await generator.generate(batch("a", phase="eval")))["rewards"] == [7.0]
@@ -335,15 +312,8 @@ async def test_slime_s_aborted_sample_costs_itself_alone_and_metadata_tells_why(
     assert withheld[1].metadata["judge"]["reason"] == "its votes were lost"
 
 
-class EnvironmentReturn(NamedTuple):
-    """The fields of NeMo RL's, in its order."""
-
-    observations: list[dict[str, str]]
-    metadata: list[Any]
-    next_stop_strings: list[None]
-    rewards: torch.Tensor
-    terminateds: torch.Tensor
-    answers: list[str | None] | None = None
+FIELDS = ("observations", "metadata", "next_stop_strings", "rewards", "terminateds", "answers")
+"""Of what a step returns, in NeMo RL's order."""
 
 
 async def test_the_page_s_programs_judge(monkeypatch: pytest.MonkeyPatch):
@@ -358,7 +328,7 @@ async def test_the_page_s_programs_judge(monkeypatch: pytest.MonkeyPatch):
     stand_in(monkeypatch, "areal.api", RolloutWorkflow=object)
     stand_in(monkeypatch, "areal.workflow.rlvr", RLVRWorkflow=RLVRWorkflow)
     stand_in(monkeypatch, "ray", remote=lambda kind: kind)
-    parts = {"EnvironmentInterface": object, "EnvironmentReturn": EnvironmentReturn}
+    parts = {"EnvironmentInterface": object, "EnvironmentReturn": namedtuple("EnvironmentReturn", FIELDS)}
     stand_in(monkeypatch, "nemo_rl.environments.interfaces", **parts)
     stand_in(monkeypatch, "skyrl.train.entrypoints.main_base", BasePPOExp=BasePPOExp)
     workflow = run("AReaL")["JudgedWorkflow"](group_size=2, answers=["It is 9 days old.", " "])
@@ -402,10 +372,8 @@ async def test_areal_s_own_padding_and_normalization_take_the_group(monkeypatch:
     hook = areal.arun_episode(WorthJudge(), group_size=3, unscored="member")
     tensors = await hook(Workflow(*WITHHELD), None, {"messages": [{"role": "user", "content": ASKED}]})
     assert tensors is not None
-    settings = SimpleNamespace(
-        mean_level="group", mean_leave1out=False, std_level=None, std_unbiased=True, group_size=3, eps=1e-5
-    )
-    advantages = data["Normalization"](settings)(tensors["rewards"])
+    levels = {"mean_level": "group", "mean_leave1out": False, "std_level": None, "std_unbiased": True}
+    advantages = data["Normalization"](SimpleNamespace(**levels, group_size=3, eps=1e-5))(tensors["rewards"])
     assert advantages.tolist() == pytest.approx([0.4, 0.0, -0.4], abs=1e-6)
 
 

@@ -72,6 +72,11 @@ def saying(*texts: str, **fields: Any) -> TrajectoryGroup:
     return TrajectoryGroup((Trajectory(messages_and_choices=[*OPENING, choice(text)]) for text in texts), **fields)
 
 
+def qualities(*numbers: int) -> TrajectoryGroup:
+    """A group whose members tell their quality, from 0 to 9."""
+    return saying(*(f"quality {number}, attempt {n}" for n, number in enumerate(numbers)))
+
+
 def by_length(messages: Sequence[Message]) -> dict[str, float]:
     """A tenth for each letter of what a member says, by label: a judge that likes long endings."""
     shown = re.findall(r"trajectory (\w+)\n¦\w+ assistant: (\w*)", messages[1]["content"])

@@ -17,13 +17,13 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 
 from gavel.judge.judge import Judge
-from gavel.judge.prompt.canonical_group import Conversation, Event, TextEvent, ToolCallEvent, canonicalize
-from gavel.judge.prompt.fenced_transcript import PromptMarkers, read_transcripts, render_transcripts
-from gavel.judge.prompt.sanitize import sanitize
+from gavel.judge.prompt.canonical_group import canonicalize
+from gavel.judge.prompt.fenced_transcript import read_transcripts, render_transcripts
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import History, Trajectory
 from tests.judge.groups import OPENING, TOOLS, choice
+from tests.judge.prompt.test_fenced_transcript import MARKS, in_full
 
 Place = str
 """Of the text in the trajectory; `member` has them all."""
@@ -36,11 +36,6 @@ class Attack:
     name: str
     place: Place
     text: str
-
-    def guessing(self, code: str, mine: str, theirs: str) -> "Attack":
-        """The attack by somebody who believes to know these marks."""
-        text = self.text.replace("CODE", code).replace("MINE", mine).replace("THEIRS", theirs)
-        return replace(self, text=text)
 
 
 _ROWS: list[tuple[str, Place, str]] = json.loads(
@@ -66,18 +61,14 @@ HUGE = [
 ]
 
 
-def attacked(attack: Attack) -> Trajectory:
-    """A member of middling quality that carries the attack."""
-    return member("sim-1", attack.place, attack.text)
-
-
 def member(quality: str, place: Place = "said", text: str = "All is well.") -> Trajectory:
     """An attempt with `text` at the place; its quality is told by an id in what it says first."""
 
     def at(where: Place, harmless: Any) -> Any:
         return text if place == where else harmless
 
-    call = choice(calls=[(at("tool name", "look"), _arguments(place, text))])
+    own_arguments = {"arguments": text, "argument name": json.dumps({text: "7"}, ensure_ascii=False)}
+    call = choice(calls=[(at("tool name", "look"), own_arguments.get(place, '{"id": "7"}'))])
     tool = {
         "type": "function",
         "function": {
@@ -100,18 +91,12 @@ def member(quality: str, place: Place = "said", text: str = "All is well.") -> T
     )
 
 
-def _arguments(place: Place, text: str) -> str:
-    match place:
-        case "arguments":
-            return text
-        case "argument name":
-            return json.dumps({text: "7"}, ensure_ascii=False)
-        case _:
-            return '{"id": "7"}'
+def attacked(attack: Attack) -> Trajectory:
+    """A member of middling quality that carries the attack."""
+    return member("sim-1", attack.place, attack.text)
 
 
 QUALITY = {"sim-0": 0.25, "sim-1": 0.5, "sim-2": 0.75}
-MARKS = PromptMarkers("k3v", ("W7QX", "M4TT", "K9ZD"))
 HARMLESS = "Quite harmless."
 
 SPECIAL = (
@@ -187,7 +172,9 @@ async def judged(trajectory: Trajectory, orders: int = 2) -> tuple[TrajectoryGro
 
 
 def guessed(attack: Attack) -> Attack:
-    return attack.guessing("k3v", "M4TT", "W7QX")
+    """The attack by somebody who believes to know the marks."""
+    text = attack.text.replace("CODE", "k3v").replace("MINE", "M4TT").replace("THEIRS", "W7QX")
+    return replace(attack, text=text)
 
 
 def heads(prompt: str) -> Counter[str]:
@@ -196,28 +183,6 @@ def heads(prompt: str) -> Counter[str]:
     kinds = Counter(line.removeprefix(fence).split(" ")[0] for line in prompt.split("\n") if line.startswith(fence))
     del kinds["note:"]
     return kinds
-
-
-def in_full(trajectory: Trajectory) -> tuple[Conversation, ...]:
-    """What a reader is to find of a trajectory."""
-
-    def clean(event: Event) -> Event:
-        match event:
-            case TextEvent(role, text):
-                return TextEvent(role, sanitize(text))
-            case ToolCallEvent(name, arguments, result):
-                name = re.sub(r"[^\w.:/-]", "_", sanitize(name))
-                return ToolCallEvent(name, sanitize(arguments), None if result is None else sanitize(result))
-
-    group = canonicalize({0: trajectory})
-    main, *others = group.members[0].conversations
-    return tuple(
-        Conversation(
-            tuple(clean(event) for event in (*shared, *conversation.events)),
-            tuple(sanitize(tool) for tool in (group.tools if conversation.tools is None else conversation.tools)),
-        )
-        for conversation, shared in [(main, group.shared), *((other, ()) for other in others)]
-    )
 
 
 def check_structure(prompt: str, like: str) -> None:
@@ -238,24 +203,23 @@ def check_structure(prompt: str, like: str) -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 async def test_no_attack_forges_structure_or_gains_a_score(attack):
-    attack = guessed(attack)
-    trajectory = attacked(attack)
+    trajectory = attacked(guessed(attack))
     harmless, usual = await judged(attacked(replace(attack, text=HARMLESS)))
     group, prompts = await judged(trajectory)
     assert [t.reward for t in harmless] == [0.25, 0.5, 0.75]
     assert [t.reward for t in group] == [0.25, 0.5, 0.75]
+    alone = canonicalize({0: trajectory})
     for prompt, like in zip(prompts, usual, strict=True):
         check_structure(prompt, like)
         [shown] = [read for read in read_transcripts(prompt).values() if "I am sim-1" in str(read)]
-        assert shown == in_full(trajectory)
+        assert shown == in_full(alone, alone.members[0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", HUGE, ids=lambda attack: attack.name)
 async def test_no_huge_attack_does_either(attack):
-    attack = guessed(attack)
     _, [usual] = await judged(attacked(replace(attack, text=HARMLESS)), orders=1)
-    group, [prompt] = await judged(attacked(attack), orders=1)
+    group, [prompt] = await judged(attacked(guessed(attack)), orders=1)
     assert [t.reward for t in group] == [0.25, 0.5, 0.75]
     check_structure(prompt, usual)
 

@@ -57,9 +57,14 @@ def test_the_id_follows_everything_that_changes_a_score():
         (lambda: Rubric("text", [Criterion("a", "text", 0)]), None),
         (lambda: Rubric("", [Criterion("a", "text", 1e308), Criterion("b", "text", 1e308)]), None),
         (lambda: Rubric("", [Criterion(str(n), "text") for n in range(27)]), "27"),
+        (lambda: Rubric.of('{"criteria": [{"name": "a", "text": "t"},]}'), None),
+        (lambda: Rubric.of('{"criteria": [{"name": "a"}]}'), '{"name": "a"}'),
+        (lambda: Rubric.of('{"criteria": [{"name": "a", "text": "t", "wieght": 2}]}'), '"wieght": 2'),
+        (lambda: Rubric.of('{"criteria": [{"name": "a", "text": "t", "weight": "2"}]}'), '"weight": "2"'),
+        (lambda: Rubric.of('{"criteria": [{"name": "a", "text": "t", "weight": 0}]}'), None),
     ],
 )
-def test_criteria_that_make_no_vote_are_refused(make, value):
+def test_criteria_that_make_no_vote_and_json_that_is_no_rubric_are_refused(make, value):
     with pytest.raises(JudgeError, match=value):
         make()
 
@@ -72,29 +77,7 @@ def test_what_is_dumped_is_read_back_as_the_same_rubric(text, criteria):
     assert Rubric.of(rubric.dump()).id == rubric.id
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ('{"criteria": [{"name": "a", "text": "t"},]}', None),
-        ('{"criteria": [{"name": "a"}]}', '{"name": "a"}'),
-        ('{"criteria": [{"name": "a", "text": "t", "wieght": 2}]}', '"wieght": 2'),
-        ('{"criteria": [{"name": "a", "text": "t", "weight": "2"}]}', '"weight": "2"'),
-        (json.dumps({"criteria": [{"name": "a", "text": "t", "weight": 0}]}), None),
-    ],
-)
-def test_json_that_is_no_rubric_is_never_taken_for_text(text, value):
-    with pytest.raises(JudgeError, match=value):
-        Rubric.of(text)
-
-
-RUBRIC = Rubric(
-    "Be kind.",
-    [
-        Criterion("looks", "- calls get_order and get_policy before refund, exchange or deny", 2),
-        Criterion("tells", "- ends with a message to the customer"),
-        Criterion("calm", "Stays calm.", 0),
-    ],
-)
+RUBRIC = Rubric("Be kind.", [LOOKS, TELLS, Criterion("calm", "Stays calm.", 0)])
 LABELS = ("K7QX", "W3RT")
 MARKS = {"K7QXa": 1.0, "W3RTa": 0.0, "K7QXb": 0.4, "W3RTb": 0.5, "K7QXc": 0.0, "W3RTc": 1.0}
 
@@ -103,22 +86,15 @@ def entries(scores):
     return json.dumps({"scores": [{"trajectory_id": i, "explanation": "why", "score": s} for i, s in scores.items()]})
 
 
-def test_a_member_that_is_declined_by_one_criterion_has_no_score():
-    verdict = read_scores(entries(MARKS | {"W3RTb": None}), RUBRIC, LABELS)
-    assert list(verdict.scores) == ["K7QX"]
-    assert list(verdict.unread) == ["W3RT"]
+OTHERS = {name: score for name, score in MARKS.items() if name != "W3RTb"}
 
 
 @pytest.mark.parametrize(
-    "scores",
-    [
-        {name: score for name, score in MARKS.items() if name != "W3RTb"},
-        {**MARKS, "W3RTb": 5},
-        {"K7QX": 1.0, "W3RT": 0.5},
-        dict.fromkeys(["K7QX a", "W3RT a"], 0.5),
-    ],
+    "scores", [OTHERS, {**MARKS, "W3RTb": 5}, {"K7QX": 1.0, "W3RT": 0.5}, {"K7QX a": 0.5, "W3RT a": 0.5}]
 )
-def test_a_score_that_is_missing_for_one_criterion_is_never_guessed(scores):
+def test_a_score_that_is_missing_for_one_criterion_is_never_guessed_and_a_declined_member_has_none(scores):
+    verdict = read_scores(entries(MARKS | {"W3RTb": None}), RUBRIC, LABELS)
+    assert (list(verdict.scores), list(verdict.unread)) == (["K7QX"], ["W3RT"])
     with pytest.raises(VerdictError):
         read_scores(entries(scores), RUBRIC, LABELS)
 
@@ -132,13 +108,10 @@ def by_id(messages, schema) -> str:
 
 
 async def test_members_are_scored_by_criterion_and_the_means_are_recorded():
-    async def judge(messages, schema):
-        return by_id(messages, schema)
-
-    judged = await Judge(judge, rubric=RUBRIC, orders=4).score(saying("aaa", "a"))
+    judged = await Judge(by_id, rubric=RUBRIC, orders=4).score(saying("aaa", "a"))
     assert [t.reward for t in judged] == pytest.approx([(0.6 + 0.15) / 3, (0.2 + 0.05) / 3])
     first = judged.trajectories[0].judgement
-    assert first.criteria == pytest.approx({"looks": 0.3, "tells": 0.15, "calm": 0.3})
+    assert first.criteria == pytest.approx({LOOKS.name: 0.3, "tells": 0.15, "calm": 0.3})
     assert [vote.criteria for vote in first.votes] == [first.criteria] * 4
     assert [name.partition("@")[0] for name in judged.judgement.prompt_ids][-1] == "judge/criteria.j2"
 
@@ -179,15 +152,15 @@ async def test_a_hostile_reference_stays_behind_the_fence_and_flags_nobody():
     assert [(t.reward, t.judgement.flags) for t in judged] == [(0.5, []), (0.5, [])]
 
 
+RIGHT = [Criterion("right", "Is right.")]
+
+
 @pytest.mark.parametrize(
     ("truth", "expected"),
     [
         ({}, Rubric("Be kind.", [Criterion("kind", "Is kind.")])),
-        ({"criteria": [Criterion("right", "Is right.")]}, Rubric("Be kind.", [Criterion("right", "Is right.")])),
-        (
-            {"rubric": "Be right.", "criteria": [Criterion("right", "Is right.")]},
-            Rubric("Be right.", [Criterion("right", "Is right.")]),
-        ),
+        ({"criteria": RIGHT}, Rubric("Be kind.", RIGHT)),
+        ({"rubric": "Be right.", "criteria": RIGHT}, Rubric("Be right.", RIGHT)),
     ],
 )
 async def test_a_tasks_rubric_and_criteria_replace_the_judges(truth, expected):

@@ -55,7 +55,10 @@ def test_an_attempt_cannot_forge_a_turn():
     assert not marks_turns(Transcripts(whole, draw_markers(whole, Random(0))).parts((0, 1)).joined((0, 1)))
 
 
-async def test_states_are_asked_for_only_when_they_are_wanted():
+async def test_states_are_asked_for_only_when_they_are_wanted_and_of_whole_groups():
+    for mode in ("pairwise", "decisions", "readout"):
+        with pytest.raises(JudgeError, match="states"):
+            Judge("stand-in", mode=mode, config=JudgeConfig(states=True))
     asked = []
 
     def judge(messages, schema):
@@ -160,28 +163,19 @@ async def test_a_repair_asks_for_states_again():
     assert judged.judgement.status == "scored"
 
 
-@pytest.mark.parametrize("mode", ["pairwise", "decisions", "readout"])
-def test_states_need_whole_groups(mode):
-    with pytest.raises(JudgeError, match="states"):
-        Judge("stand-in", mode=mode, config=JudgeConfig(states=True))
-
-
 async def judged_by_rules(*members):
     judged = await Judge("stand-in", rubric=RULES, orders=1, states=True).score(group(*members))
     return [each.judgement for each in judged if each.judgement]
 
 
-async def test_a_state_of_the_stand_in_is_the_mean_of_those_that_stood_there_and_not_of_those_that_never_came():
+async def test_a_state_of_the_stand_in_is_the_mean_of_those_that_stood_there_until_the_turn_that_decided():
     good, wrong, _ = await judged_by_rules(GOOD, WRONG, HASTY)
     together = fmean([good.score, wrong.score])
     assert good.states[:2] == wrong.states[:2] == pytest.approx([together] * 2, abs=0.006)
-
-
-async def test_the_stand_in_sees_the_fall_at_the_turn_that_decided():
     good, wrong = await judged_by_rules(GOOD, WRONG)
+    assert good.states[:2] == wrong.states[:2]
     assert good.states[-1] == good.score == 1.0
     assert wrong.largest_fall == 2  # the call of deny, counted from 0
-    assert good.states[:2] == wrong.states[:2]
 
 
 async def test_attempts_that_begin_alike_have_equal_states_until_they_part():

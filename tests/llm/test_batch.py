@@ -214,16 +214,12 @@ async def test_an_own_server_without_an_address_is_asked_for_it(model, service, 
     assert service.calls == []
 
 
-def test_two_processes_do_not_use_one_directory(tmp_path):
+@pytest.mark.parametrize("state", ["no database" * 100, "SQLite format 3\0 and no more"])
+def test_a_directory_of_another_process_or_whose_state_cannot_be_read_is_refused_with_the_remedy(tmp_path, state):
     batches = Batches(tmp_path / "job", {}, Budget())
     with pytest.raises(LlmError, match="another process"):
         Batches(tmp_path / "job", {}, Budget())
     batches.close()
-    assert not (tmp_path / "job").exists()
-
-
-@pytest.mark.parametrize("state", ["no database" * 100, "SQLite format 3\0 and no more"])
-def test_a_state_that_cannot_be_read_is_refused_with_the_remedy(tmp_path, state):
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "state.sqlite").write_text(state)
     with pytest.raises(LlmError) as error:

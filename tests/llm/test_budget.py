@@ -12,7 +12,7 @@ from gavel.base.errors import GavelError
 from gavel.llm.budget import Budget, Ledger, cost, cost_in_words, noted_calls, prices_from_environment
 from gavel.llm.client import ChatAgent, Client
 from gavel.llm.errors import BudgetError, LlmError, UnknownModelError
-from gavel.llm.rate_limits import MINUTE, Limits, MinuteWindow
+from gavel.llm.rate_limits import MINUTE, Limits, MinuteWindow, SentRequest
 from gavel.llm.types import CachedPrefix, Message, Reply, Schema, Usage
 from tests.endpoint import Answer, Endpoint, fails, says
 from tests.limits import HANG_SECONDS
@@ -145,36 +145,28 @@ async def test_a_closed_ledger_lets_what_is_in_flight_end_and_nothing_more_be_se
 OF_A_TURN = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
 
 
-@pytest.fixture
-def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
+async def test_a_turn_that_fails_for_now_is_asked_for_again_and_turns_end_with_the_budget(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("GAVEL_PRICES", '{"openai/agent": [1, 2]}')
-    return endpoint
-
-
-async def test_a_turn_that_fails_for_now_is_asked_for_again(model: Endpoint):
-    model.script = [fails(503), fails(429), lambda _: says("Hello!", OF_A_TURN)]
-    agent = ChatAgent("openai/agent")
-    turn = await agent.turn(MESSAGES, [])
+    endpoint.script = [fails(503), fails(429), lambda _: says("Hello!", OF_A_TURN)]
+    agent = ChatAgent("openai/agent", budget := Budget(0.005))
+    turn = await agent.turn(MESSAGES, [], max_completion_tokens=1000)
     assert turn.choices[0].message.content == "Hello!"
     assert agent.cost_usd == pytest.approx(0.002)
-    assert len(model.requests) == 3
-
-
-async def test_turns_end_with_the_budget(model: Endpoint):
-    model.script = [lambda _: says("Hello!", OF_A_TURN)]
-    budget = Budget(0.005)
-    agent = ChatAgent("openai/agent", budget)
+    assert len(endpoint.requests) == 3
 
     async def talk() -> None:
-        while len(model.requests) < 20:
+        while len(endpoint.requests) < 20:
             await agent.turn(MESSAGES, [], max_completion_tokens=1000)
 
     with pytest.raises(BudgetError):
         await talk()
-    assert 1 <= len(model.requests) <= 3
-    assert budget.spent_usd == pytest.approx(0.002 * len(model.requests))
+    turns = len(endpoint.requests) - 2
+    assert 1 <= turns <= 3
+    assert budget.spent_usd == pytest.approx(0.002 * turns)
 
 
 def test_a_judge_that_goes_by_rules_is_no_agent():
@@ -182,22 +174,20 @@ def test_a_judge_that_goes_by_rules_is_no_agent():
         ChatAgent("gavel/stand-in")
 
 
-_REQUESTS = st.lists(
-    st.tuples(st.floats(0, 50), st.integers(0, 100), st.integers(0, 100)),  # pause, estimate, actual
-    max_size=60,
+@given(
+    st.lists(st.tuples(st.floats(0, 50), st.integers(0, 100)), max_size=60),  # pause and estimate
+    st.none() | st.integers(1, 5),
+    st.none() | st.integers(100, 300),
 )
-
-
-@given(_REQUESTS, st.none() | st.integers(1, 5), st.none() | st.integers(100, 300))
 def test_no_sixty_seconds_hold_more_than_is_allowed(requests, most_requests, most_tokens):
     limits = Limits(requests_per_minute=most_requests, tokens_per_minute=most_tokens)
     window, now, left = MinuteWindow(), 0.0, []
-    for pause, estimate, _ in requests:
+    for pause, estimate in requests:
         now += pause
-        while isinstance(wait := window.send(now, estimate, limits), float):
-            assert 0 < wait <= MINUTE + 1e-6
-            now = max(now + wait, now + 1e-9)
-        left.append((wait.at, estimate))
+        while not isinstance(sent := window.send(now, estimate, limits), SentRequest):
+            assert 0 < sent <= MINUTE + 1e-6
+            now = max(now + sent, now + 1e-9)
+        left.append((sent.at, estimate))
     for start, _ in left:
         within = [tokens for at, tokens in left if start <= at < start + MINUTE - 1e-6]
         assert most_requests is None or len(within) <= most_requests
@@ -264,34 +254,31 @@ def test_prices_that_cannot_be_read_are_an_error(monkeypatch, text):
     assert prices_from_environment() == {"openai/o3": (2.0, 8.0)}
 
 
-CACHED = {"prompt_tokens": 2000, "completion_tokens": 50, "total_tokens": 2050}
-
-
-async def reply_of(endpoint, model, usage, prices):
-    endpoint.script = [lambda _: says("{}", usage)]
-    return await Client(model, endpoint.params, prices=prices).ask(MESSAGES, {"type": "object"})
+CACHED = {"prompt_tokens_details": {"cached_tokens": 1000}}
+REASONED = {"completion_tokens_details": {"reasoning_tokens": 300}}
 
 
 @pytest.mark.parametrize(
-    ("prices", "expected"),
-    [({}, (1000 * 0.25 + 1000 * 0.025 + 50 * 2) / 1e6), ({"openai/gpt-5-mini": (1, 2, 0.1)}, 0.0012)],
-    ids=["LiteLLM's prices", "own prices"],
+    ("prices", "told", "tokens", "read", "usd"),
+    [
+        ({}, CACHED, 50, (1000, 50), (1000 * 0.25 + 1000 * 0.025 + 50 * 2) / 1e6),
+        ((1, 2, 0.1), CACHED, 50, (1000, 50), 0.0012),
+        *(
+            (prices, REASONED, tokens, (0, 350), (2000 * 0.25 + 350 * 2) / 1e6)
+            for prices in ({}, (0.25, 2))  # LiteLLM's, and own ones
+            for tokens in (50, 350)  # reported apart, and with the others
+        ),
+    ],
 )
-async def test_a_reply_tells_what_was_cached_and_costs_less_by_that(endpoint, prices, expected):
-    usage = {**CACHED, "prompt_tokens_details": {"cached_tokens": 1000}}
-    reply = await reply_of(endpoint, "openai/gpt-5-mini", usage, prices)
-    assert (reply.prompt_tokens, reply.cached_prompt_tokens) == (2000, 1000)
-    assert reply.cost_usd == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("prices", [{}, {"openai/gpt-5-mini": (0.25, 2)}], ids=["LiteLLM's prices", "own prices"])
-@pytest.mark.parametrize("apart", [True, False])
-async def test_reasoning_that_is_reported_apart_is_paid_for(endpoint, prices, apart):
-    usage = {"prompt_tokens": 2000, "completion_tokens": 50 if apart else 350, "total_tokens": 2350}
-    usage |= {"completion_tokens_details": {"reasoning_tokens": 300}}
-    reply = await reply_of(endpoint, "openai/gpt-5-mini", usage, prices)
-    assert reply.completion_tokens == 350
-    assert reply.cost_usd == pytest.approx((2000 * 0.25 + 350 * 2) / 1e6)
+async def test_what_was_cached_costs_less_and_reasoning_that_is_reported_apart_is_paid_for(
+    endpoint, prices, told, tokens, read, usd
+):
+    usage = {"prompt_tokens": 2000, "completion_tokens": tokens, "total_tokens": 2000 + read[1], **told}
+    endpoint.script = [lambda _: says("{}", usage)]
+    own = {"openai/gpt-5-mini": prices} if prices else {}
+    reply = await Client("openai/gpt-5-mini", endpoint.params, prices=own).ask(MESSAGES, {"type": "object"})
+    assert (reply.prompt_tokens, reply.cached_prompt_tokens, reply.completion_tokens) == (2000, *read)
+    assert reply.cost_usd == pytest.approx(usd)
 
 
 async def test_a_breakpoint_reaches_claude_and_its_cache_is_counted(endpoint):

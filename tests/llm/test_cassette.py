@@ -81,18 +81,16 @@ async def test_a_miss_names_the_model_and_asks_nothing(tmp_path):
 
 
 async def test_the_same_question_at_the_same_time_is_asked_once(tmp_path):
-    cassette, asked = Cassette(tmp_path / "c.sqlite"), 0
+    cassette, asked = Cassette(tmp_path / "c.sqlite"), []
 
     @asynccontextmanager
     async def ask():
-        nonlocal asked
-        asked += 1
+        asked.append(1)
         await asyncio.sleep(0.01)
-        async with said() as reply:
-            yield reply
+        yield Reply("hi")
 
     replies = await asyncio.gather(*(cassette.answer(question(), ask) for _ in range(50)))
-    assert asked == 1
+    assert asked == [1]
     assert [reply.cached for reply in replies] == [False] + [True] * 49
 
 
@@ -119,8 +117,7 @@ async def test_a_reply_that_was_paid_for_is_kept_though_its_asker_is_cancelled(t
     @asynccontextmanager
     async def pay():
         paid.set()
-        async with said() as reply:
-            yield reply
+        yield Reply("hi")
 
     await cassette.answer(question("warm"), said)
     asker = asyncio.create_task(cassette.answer(question(), pay))
@@ -172,10 +169,9 @@ async def test_a_place_that_is_no_cassette_is_refused_with_the_remedy_and_left_a
     file.write_bytes(content)
     for path in (file, tmp_path, file / "c.sqlite") if mode == "cache" else (file,):
         cassette = Cassette(path, mode)
+        told = "cannot be used: it is" if path == file else "cannot be used"
         for _ in range(2):
-            with pytest.raises(
-                CassetteError, match="cannot be used: it is" if path == file else "cannot be used"
-            ) as error:
+            with pytest.raises(CassetteError, match=told) as error:
                 cassette.check()
             assert error.value.remedy == "Name another file for the cassette."
         with pytest.raises(CassetteError, match="cannot be used"):

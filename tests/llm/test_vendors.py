@@ -1,6 +1,7 @@
 """The habits of real servers, through the real LiteLLM: what is asked again, what stops, what is adapted to."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -26,8 +27,10 @@ def client(endpoint: Endpoint, params=None, **limits) -> Client:
 
 
 @pytest.fixture(autouse=True)
-def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_pause_and_no_dialects(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("gavel.llm.failures.backoff", lambda longest: 0.0)
+    yield
+    dialects.clear()
 
 
 NO_RIGHTS = openai_error(403, "You have insufficient permissions for this operation.")
@@ -116,33 +119,20 @@ async def test_one_empty_answer_to_the_probe_is_no_error(endpoint, wire):
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "found"),
     [
         ({"content": ""}, "empty reply"),
         ({"content": None, "reasoning_content": "I am ready, so I say it."}, "(?s)--reasoning-parser"),
-    ],
-)
-async def test_an_answer_to_the_probe_that_is_none_is_an_error(endpoint, wire, message, told):
-    endpoint.script = [lambda _: says(usage=USAGE, **message)]
-    with pytest.raises(LlmError, match=told):
-        await client(endpoint).probe()
-
-
-@pytest.mark.parametrize(
-    ("message", "is_alone"),
-    [
         ({"content": '{"ready": true}'}, True),
         ({"content": '<think>hm</think>\n```json\n{"ready": true}\n```'}, True),
         ({"content": None, "reasoning_content": '{"ready": true}'}, True),
         ({"content": "Yes, I am here!"}, False),
     ],
 )
-async def test_the_probe_finds_out_that_a_model_adds_words(endpoint, wire, message, is_alone):
+async def test_the_probe_finds_out_that_a_model_adds_words_or_gives_no_answer(endpoint, wire, message, found):
     endpoint.script = [lambda _: says(usage=USAGE, **message)]
-    assert (await client(endpoint).probe()).is_alone == is_alone
-
-
-@pytest.fixture(autouse=True)
-def _forget_dialects():
-    yield
-    dialects.clear()
+    if isinstance(found, bool):
+        assert (await client(endpoint).probe()).is_alone == found
+    else:
+        with pytest.raises(LlmError, match=found):
+            await client(endpoint).probe()

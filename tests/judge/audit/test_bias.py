@@ -13,6 +13,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import NoisePrior, NoisyVote, residual_noise, standard_errors
 from gavel.judge.prompt.fenced_transcript import read_transcripts
+from gavel.llm.types import Message
 from gavel.reports.judge_trust import read_report
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement, Vote
@@ -21,19 +22,11 @@ from gavel.scenarios.trajectory import Trajectory
 pytestmark = pytest.mark.slow
 
 
-async def judged_by(bias: Bias, *, groups: int = 30, members: int = 6, orders: int = 2) -> list[TrajectoryGroup]:
-    random = Random(0)
+async def judged_by(bias: Bias, *, groups: int = 30) -> list[TrajectoryGroup]:
     table: dict[str, Latent] = {}
-    made = []
-    for number in range(groups):
-        ids = [f"sim-{number}x{n}" for n in range(members)]
-        table |= {name: Latent(random.gauss()) for name in ids}
-        texts = [f"{name} {'.' * random.randint(10, 300)}" for name in ids]
-        made.append(
-            TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "assistant", "content": t}]) for t in texts)
-        )
-    judge = Judge(SimulatedJudge(table, bias), orders=orders)
-    return [await judge.score(group) for group in made]
+    made = simulated_groups(groups, 6, 0, table)
+    judge = Judge(SimulatedJudge(table, bias))
+    return [await judge.score(simulated.group) for simulated in made]
 
 
 def votes(*rows: tuple[float, ...], models: str = "aa") -> TrajectoryGroup:
@@ -48,6 +41,12 @@ def votes(*rows: tuple[float, ...], models: str = "aa") -> TrajectoryGroup:
         mean = sum(row[n] for row in rows) / len(rows)
         members.append(Trajectory(judgement=Judgement(score=mean, votes=of_member), reward=mean))
     return TrajectoryGroup(members)
+
+
+def prior_of(groups: list[TrajectoryGroup]) -> NoisePrior:
+    found = fit_noise_prior(groups)
+    assert found is not None
+    return found
 
 
 async def test_a_judge_that_favours_the_first_has_a_falling_slope_and_a_fair_one_has_none() -> None:
@@ -78,44 +77,29 @@ def test_identical_members_are_one_member() -> None:
     assert bias_report([double]) == bias_report([group])
 
 
-async def groups_of_noise(noise: float, mode: str = "groupwise") -> list[TrajectoryGroup]:
-    table: dict[str, Latent] = {}
-    groups = simulated_groups(12, 6, 0, table)
-    judge = Judge(SimulatedJudge(table, Bias(noise=noise)), mode=mode)  # pyright: ignore[reportArgumentType]
-    return [await judge.score(simulated.group) for simulated in groups]
-
-
 async def test_a_prior_tells_a_noisy_judge_from_a_steady_one_and_is_used():
-    noisy, steady = fit_noise_prior(await groups_of_noise(1.0)), fit_noise_prior(await groups_of_noise(0.1))
-    assert noisy
-    assert steady
+    noisy = prior_of(await judged_by(Bias(noise=1.0), groups=12))
+    steady = prior_of(await judged_by(Bias(noise=0.1), groups=12))
     assert noisy.variance > 20 * steady.variance
     table: dict[str, Latent] = {}
     (simulated,) = simulated_groups(1, 6, 1, table)
     judge = Judge(SimulatedJudge(table, Bias(noise=0.1)), config=JudgeConfig(noise_prior=noisy))
     own, given = await judge.score(simulated.group), await judge.score(simulated.group, noise_prior=steady)
-    for wide, narrow in zip(own, given, strict=True):
-        assert wide.judgement
-        assert narrow.judgement
-        assert (wide.judgement.standard_error or 0) > 3 * (narrow.judgement.standard_error or 0) > 0
+    errors = [[t.judgement.standard_error or 0 for t in group if t.judgement] for group in (own, given)]
+    assert all(wide > 3 * narrow > 0 for wide, narrow in zip(*errors, strict=True))
+    assert len(errors[0]) == 6
 
 
 def padded(count: int, seed: int, better: bool = False) -> list[TrajectoryGroup]:
     """Groups of four attempts of different length, the longest the best by its label where `better`."""
     random = Random(seed)
-    groups = []
-    for number in range(count):
-        lengths = random.sample(range(20, 400), 4)
-        groups.append(
-            TrajectoryGroup(
-                Trajectory(
-                    messages_and_choices=[{"role": "assistant", "content": f"{number} {'word ' * length}"}],
-                    metrics={"quality": float(length) if better else random.random()},
-                )
-                for length in lengths
-            )
-        )
-    return groups
+
+    def attempt(number: int, length: int) -> Trajectory:
+        said: Message = {"role": "assistant", "content": f"{number} {'word ' * length}"}
+        quality = float(length) if better else random.random()
+        return Trajectory(messages_and_choices=[said], metrics={"quality": quality})
+
+    return [TrajectoryGroup(attempt(n, length) for length in random.sample(range(20, 400), 4)) for n in range(count)]
 
 
 def fond_of_length(weight: float):
@@ -134,9 +118,8 @@ def fond_of_length(weight: float):
 
 
 async def length_warnings(judge: Judge) -> list[str]:
-    judged = [await judge.score(group) for group in padded(40, 0)]
-    judgements = [group.judgement for group in judged if group.judgement]
-    return [warning for judgement in judgements for warning in judgement.warnings if "length" in warning]
+    judgements = [(await judge.score(group)).judgement for group in padded(40, 0)]
+    return [warning for whole in judgements if whole for warning in whole.warnings if "length" in warning]
 
 
 async def test_a_judge_whose_scores_go_with_length_is_named_unless_labels_explain_it():
@@ -154,13 +137,9 @@ async def test_the_report_tells_length_apart_from_what_the_reference_explains():
 
 
 async def test_a_prior_tells_what_both_ends_gain_which_two_mirrored_orders_do_not_show() -> None:
-    drawn = fit_noise_prior(await judged_by(Bias(u=0.8, noise=0.3)))
-    fair = fit_noise_prior(await judged_by(Bias(noise=0.3)))
-    assert drawn is not None
-    assert fair is not None
-    assert drawn.ends is not None
-    assert fair.ends is not None
-    assert drawn.ends > 0.08 > fair.ends
+    drawn = prior_of(await judged_by(Bias(u=0.8, noise=0.3)))
+    fair = prior_of(await judged_by(Bias(noise=0.3)))
+    assert (drawn.ends or 0) > 0.08 > (1 if fair.ends is None else fair.ends)
     votes = [
         NoisyVote(member, "a", 0, sign * place, 0.5 + 0.05 * sign * (member % 2), square=place**2 - 7 / 15, call=call)
         for call, sign in enumerate((1, -1))
@@ -168,6 +147,4 @@ async def test_a_prior_tells_what_both_ends_gain_which_two_mirrored_orders_do_no
     ]
     errors = standard_errors(votes, residual_noise(votes), drawn)
     assert errors[0][0] > errors[1][0]
-    few = fit_noise_prior(await judged_by(Bias(u=0.8, noise=0.3), groups=3))
-    assert few is not None
-    assert few.ends is None
+    assert prior_of(await judged_by(Bias(u=0.8, noise=0.3), groups=3)).ends is None

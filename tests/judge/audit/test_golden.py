@@ -11,7 +11,8 @@ from gavel.judge.audit.human_labels import GoldenGroup, load_golden
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 
-ASK = {"role": "user", "content": "Add 2 and 2."}
+ASKED = "What is 2 + 2?"
+ASK = {"role": "user", "content": ASKED}
 
 
 def golden(name: str = "sum", **members: str) -> GoldenGroup:
@@ -76,18 +77,10 @@ async def test_a_group_that_was_not_judged_in_full_has_no_verdicts():
 GOOD = golden(a="4", b="5").model_dump()
 
 
-@pytest.mark.parametrize(
-    "groups",
-    [
-        "[",
-        [],
-        [GOOD, GOOD],
-        [{**GOOD, "order": [["a"]]}],
-        [{**GOOD, "order": [["a", "b"]]}],
-        [{**GOOD, "ordre": []}],
-        None,
-    ],
-)
+ORDERS = ({"order": [["a"]]}, {"order": [["a", "b"]]}, {"ordre": []})
+
+
+@pytest.mark.parametrize("groups", ["[", [], [GOOD, GOOD], *([GOOD | order] for order in ORDERS), None])
 def test_a_file_that_is_no_golden_set_is_named(tmp_path, groups):
     path = tmp_path / "mine.json"
     if groups is not None:
@@ -114,19 +107,24 @@ async def test_a_golden_set_tells_the_juror_that_knows_from_the_one_that_errs():
     assert learnt_prior(weighted).p_better(gap) == pytest.approx(learnt_prior(alone).p_better(gap))
 
 
-ASKED = "What is 2 + 2?"
+def chats(**labels):
+    rows = [dict(zip(labels, values, strict=True)) for values in zip(*labels.values(), strict=True)]
+    return [
+        {"messages": [ASK, {"role": "assistant", "content": said}], **row} for said, row in zip("45", rows, strict=True)
+    ]
+
+
+def pair(one: str, other: str, **labels):
+    return {"prompt": ASKED, "response_a": one, "response_b": other, **labels}
+
+
+RANKS = [{"answer": "It is 5 or 6", "rank": 2}, {"answer": "4", "rank": 1}]
+RIGHT, WRONG = {"said": "4", "right": True}, {"said": "5", "right": False}
 FORMS = {
-    "ranked objects": [
-        {
-            "prompt": f"{ASKED} {n}",
-            "answers": [{"answer": "It is 5 or 6", "rank": 2}, {"answer": "4", "rank": 1}],
-            "turns": 1,
-        }
-        for n in (1, 2)
-    ],
+    "ranked objects": [{"prompt": f"{ASKED} {n}", "answers": RANKS, "turns": 1} for n in (1, 2)],
     "undecided pairs": [
-        {"prompt": f"{ASKED} {n}", "response_a": one, "response_b": other, "winner": winner}
-        for n, (one, other, winner) in enumerate([("4", "5", "a"), ("4", "5", None), ("4", "5", ""), ("5", "4", "B")])
+        pair(*said, prompt=f"{ASKED} {winner}", winner=winner)
+        for said, winner in (("45", "a"), ("45", None), ("45", ""), ("54", "B"))
     ],
     "a winner from 1": [
         {"id": 7, "instruction": ASKED, "outputs": ["4", "5"], "label": 1},
@@ -138,44 +136,31 @@ FORMS = {
         {"instruction": ASKED, "input": "", "response1": "4", "response2": "four", "a1": 2, "a2": 0, "a3": 1},
     ],
     "a winner by name": [
-        {"prompt": ASKED, "response_a": "4", "response_b": "5", "winner": "model_a"},
-        {"prompt": ASKED, "response_a": "5", "response_b": "4", "winner": "model_b"},
-        {"prompt": ASKED, "response_a": "4", "response_b": "4.0", "winner": "tie (both good)"},
+        pair("4", "5", winner="model_a"),
+        pair("5", "4", winner="model_b"),
+        pair("4", "4.0", winner="tie (both good)"),
     ],
     "rankings": [{"prompt": ASKED, "answers": ["5", "4", "6"], "ranking": [2, 1, 3]}],
     "ratings beside the answers": [{"prompt": ASKED, "text1": "5", "text2": "4", "rating1": 1.5, "rating2": 4}],
-    "answers with their labels": [
-        {
-            "question": ASKED,
-            "truth": "It is 4.",
-            "small": {"said": "5", "right": False},
-            "large": {"said": "4", "right": True},
-        }
-    ],
+    "answers with their labels": [{"question": ASKED, "truth": "It is 4.", "small": WRONG, "large": RIGHT}],
     "one answer a row": [
         {"source": ASKED, "n": 1, "reply": "4", "scores": {"clear": 0.1, "overall": 4.5}},
         {"source": ASKED, "n": 2, "reply": "5", "scores": {"clear": 0.9, "overall": 1.0}},
     ],
-    "attempts with a reward": [
-        {"messages": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": text}], "reward": reward}
-        for text, reward in (("4", 1.0), ("5", 0.0))
-    ],
+    "attempts with a reward": chats(reward=(1.0, 0.0)),
     "conversations, and a field for each winner": [
         {
             "model_a": "a-model-with-a-long-name" * 3,
             "model_b": "small",
-            **{
-                f"conversation_{side}": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": text}]
-                for side, text in sides.items()
-            },
+            **{f"conversation_{side}": [ASK, {"role": "assistant", "content": text}] for side, text in sides.items()},
             **{f"winner_model_{side}": int(text == "4") for side, text in sides.items()},
             "winner_tie": 0,
         }
         for sides in ({"a": "5", "b": "4"}, {"a": "4", "b": "5"}, {"a": "5", "b": "4"})
     ],
     "a label whose name ends in a letter of a side, beside identifiers": [
-        {"id": 1, "annotator_id": 2, "prompt": ASKED, "response_a": "4", "response_b": "5", "preference": 1},
-        {"id": 2, "annotator_id": 1, "prompt": ASKED, "response_a": "5", "response_b": "4", "preference": 2},
+        {"id": 1, "annotator_id": 2} | pair("4", "5", preference=1),
+        {"id": 2, "annotator_id": 1} | pair("5", "4", preference=2),
     ],
     "what was chosen": [{"prompt": ASKED, "chosen": "4", "rejected": "5"}],
 }
@@ -210,16 +195,6 @@ def test_a_label_is_not_guessed(tmp_path, rows, remedy):
     assert remedy in (refused.value.remedy or "")
 
 
-def chats(**labels):
-    return [
-        {"messages": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": said}], **own}
-        for said, own in (
-            ("4", {name: values[0] for name, values in labels.items()}),
-            ("5", {name: values[1] for name, values in labels.items()}),
-        )
-    ]
-
-
 def test_a_label_may_be_a_text_of_a_number_or_a_rank_but_no_word(tmp_path):
     table, rows = tmp_path / "labels.csv", tmp_path / "rows.jsonl"
     table.write_text(f"prompt,response,human score\n{ASKED},It is 5.,2\n{ASKED},4,10\n")
@@ -245,10 +220,8 @@ def known_share(right: int, wrong: int, tied: int = 0) -> list[GoldenResult]:
     """Pairs that a judge without visible noise decides, or ties."""
     group = golden(good="4", bad="5")
     judged = group.group()
-    scores = (
-        [{"good": 1.0, "bad": 0.0}] * right + [{"good": 0.0, "bad": 1.0}] * wrong + [{"good": 0.5, "bad": 0.5}] * tied
-    )
-    return [GoldenResult(group, judged, each) for each in scores]
+    scores = [1.0] * right + [0.0] * wrong + [0.5] * tied
+    return [GoldenResult(group, judged, {"good": good, "bad": 1 - good}) for good in scores]
 
 
 @pytest.mark.parametrize(("right", "wrong", "tied"), [(43, 7, 0), (28, 4, 18), (14, 0, 86), (15, 35, 0), (25, 25, 0)])
@@ -270,14 +243,12 @@ def test_a_judge_of_few_decided_pairs_is_taken_for_a_usual_one():
 def binary_jury(accuracy: dict[str, tuple[float, float]], count: int, seed: int):
     """Pairs on which each judge ties or decides, rightly or wrongly: by judge the share decided, and right of these."""
     random = Random(seed)
-    groups = []
-    for _ in range(count):
-        group = {}
-        for judge, (decides, right) in accuracy.items():
-            verdict = 0.5 if random.random() > decides else float(random.random() < right)
-            group[judge] = [(verdict, 1.0), (1 - verdict, 0.0)]
-        groups.append(group)
-    return groups
+
+    def judged(decides: float, right: float) -> list[tuple[float, float]]:
+        verdict = 0.5 if random.random() > decides else float(random.random() < right)
+        return [(verdict, 1.0), (1 - verdict, 0.0)]
+
+    return [{judge: judged(*shares) for judge, shares in accuracy.items()} for _ in range(count)]
 
 
 def test_a_jury_with_learnt_weights_is_no_worse_than_its_best_member():

@@ -5,11 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.canonical_group import (
-    TextEvent,
-    ToolCallEvent,
-    canonicalize,
-)
+from gavel.judge.prompt.canonical_group import TextEvent, ToolCallEvent, canonicalize
 from gavel.llm.types import Message
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import OPENING, TOOLS, choice, desk
@@ -67,16 +63,10 @@ def test_thoughts_are_neither_shown_nor_compared_wherever_they_stand(content):
     assert "Done." in repr(group)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "<think>hmm",
-        "<think>hmm `</think>` hm",
-        "hmm</think>\n",
-        "<|channel|>analysis<|message|>hmm",
-        "analysisIt says hmm",
-    ],
-)
+CUT_OFF = ["<think>hmm", "<think>hmm `</think>` hm", "<|channel|>analysis<|message|>hmm", "analysisIt says hmm"]
+
+
+@pytest.mark.parametrize("content", ["hmm</think>\n", *CUT_OFF])
 def test_thoughts_alone_are_no_answer_but_keep_their_calls(content):
     assert len(canonical(said(content), said("", reasoning_content="hmm"), said(None)).members) == 1
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
@@ -89,15 +79,14 @@ _CHATML = "<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
 @pytest.mark.parametrize(
     ("role", "prompt", "shown"),
     [
-        ("user", _CHATML + "<think>\n", ["", "4", "4"]),
-        ("assistant", "<think>\n", ["", "4", "4"]),
-        ("user", _CHATML, ["5 or 4", "4", "4"]),
-        ("user", "What opens a thought?\n<think>", ["5 or 4", "4", "4"]),
+        ("user", _CHATML + "<think>\n", ""),
+        ("assistant", "<think>\n", ""),
+        ("user", _CHATML, "5 or 4"),
+        ("user", "What opens a thought?\n<think>", "5 or 4"),
     ],
 )
 def test_thoughts_that_a_rendered_prompt_or_a_prefill_opens_are_no_answer(role, prompt, shown):
-    closing = "[/THINK]" if "[THINK]" in prompt else "</think>"
-    for text, answer in zip(["5 or 4", "5 or</think>4", f"5 or{closing}4"], shown, strict=True):
+    for text, answer in (("5 or 4", shown), ("5 or</think>4", "4")):
         messages = [{"role": role, "content": prompt}, {"role": "assistant", "content": text}]
         assert canonical(Trajectory(messages_and_choices=messages)).shared[-1] == TextEvent("assistant", answer)
 
@@ -118,11 +107,8 @@ def test_thoughts_that_a_rendered_prompt_or_a_prefill_opens_are_no_answer(role, 
 def test_an_answer_about_thoughts_is_shown_whole(content):
     [event] = canonical(said(content)).shared[-1:]
     assert event == TextEvent("assistant", content)
-
-
-def test_only_the_agent_thinks():
-    asked = Trajectory(messages_and_choices=[{"role": "user", "content": "<think>hmm</think>Hi"}])
-    assert "hmm" in repr(canonical(asked))
+    asked: Message = {"role": "user", "content": "<think>hmm</think>Hi"}  # only the agent thinks
+    assert "hmm" in repr(canonical(Trajectory(messages_and_choices=[asked])))
 
 
 LINE_ENDS = ["\n", "\r\n", "\r", "\r\r\n", "\x85", "\u2028", "\u2029", " \n", "\t\r\n", "\u200b\n"]
@@ -174,13 +160,6 @@ def test_what_looks_different_is_two(one, other):
     assert len(canonical(said(one), said(other)).members) == 2
 
 
-def test_tools_are_shown_once_and_in_one_line():
-    group = canonical(desk("refund"), desk("deny"))
-    assert len(group.tools) == len(TOOLS)
-    assert group.tools[0] == "get_order(id: string): Look up an order."
-    assert all(conversation.tools is None for member in group.members for conversation in member.conversations)
-
-
 @pytest.mark.parametrize(
     ("schema", "shown"),
     [
@@ -194,19 +173,21 @@ def test_tools_are_shown_once_and_in_one_line():
 def test_the_type_of_a_parameter_is_shown_as_its_schema_gives_it(schema, shown):
     definitions = {"Size": {"enum": ["small", "large"]}, "Self": {"$ref": "#/$defs/Self"}}
     parameters = {"properties": {"of": schema}, "required": ["of"], "$defs": definitions}
-    tool = {"type": "function", "function": {"name": "order", "parameters": parameters}}
     attempt = desk("refund")
-    attempt.tools = [tool]
+    attempt.tools = [{"type": "function", "function": {"name": "order", "parameters": parameters}}]
     assert canonical(attempt).tools == (f"order(of: {shown})",)
 
 
-def test_members_with_different_tools_differ_and_say_which_they_have():
+def test_tools_are_shown_once_in_one_line_and_members_with_others_say_which_they_have():
+    line = "get_order(id: string): Look up an order."
+    group = canonical(desk("refund"), desk("deny"))
+    assert (len(group.tools), group.tools[0]) == (len(TOOLS), line)
+    assert all(conversation.tools is None for member in group.members for conversation in member.conversations)
     other = desk("refund")
     other.tools = TOOLS[:1]
     group = canonical(desk("refund"), other)
     assert len(group.tools) == len(TOOLS)
-    shown = sorted(member.conversations[0].tools or () for member in group.members)
-    assert shown == [(), (group.tools[group.tools.index("get_order(id: string): Look up an order.")],)]
+    assert sorted(member.conversations[0].tools or () for member in group.members) == [(), (line,)]
 
 
 def test_the_order_of_arrival_leaves_no_trace():

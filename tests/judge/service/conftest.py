@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gavel.judge.service.store.database import Database
 from tests.judge.service.postgresql import Cluster, binaries
 
 
@@ -24,3 +25,10 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "service.sqlite")
     return request.getfixturevalue("postgresql").database()
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    opened = Database.open(database_url)
+    yield opened
+    opened.close()

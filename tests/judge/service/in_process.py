@@ -1,7 +1,7 @@
 """The service's application in the test's own event loop, asked through ASGI; its judges ask an `Endpoint`."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +39,20 @@ async def serving(config: ServiceConfig) -> AsyncIterator[httpx.AsyncClient]:
 @asynccontextmanager
 async def running(config: ServiceConfig) -> AsyncIterator[Engine]:
     """An engine without HTTP."""
-    database = Database.open(config.database)
-    engine = Engine(config, database)
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.stop()
-        database.close()
+    with closing(Database.open(config.database)) as database:
+        engine = Engine(config, database)
+        await engine.start()
+        try:
+            yield engine
+        finally:
+            await engine.stop()
 
 
 def make_key(config: ServiceConfig, **scope: Any) -> tuple[str, str]:
     """The token of a new key, and its id."""
-    database = Database.open(config.database)
-    try:
+    with closing(Database.open(config.database)) as database:
         token, key = KeyStore(database).create("a test", KeyScope(**scope))
         return token, key.id
-    finally:
-        database.close()
 
 
 def key_of(config: ServiceConfig, **scope: Any) -> dict[str, str]:

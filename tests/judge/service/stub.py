@@ -43,5 +43,9 @@ def worths(number: int) -> list[int]:
     return random.Random(number).sample(range(10, 100), 3)
 
 
+def expected(number: int) -> list[float]:
+    return [worth / 100 for worth in worths(number)]
+
+
 def body(number: int) -> dict[str, Any]:
     return group(*(f"answer {number}, worth {worth}" for worth in worths(number)))

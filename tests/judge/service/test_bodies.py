@@ -28,19 +28,20 @@ NUMBERS: list[tuple[type[BaseModel], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("value", ["true", "false", '"2"', '"2.0"', '""', "2.5e400", "[2]", "{}", "NaN", "Infinity"])
-@pytest.mark.parametrize(("model", "body", "name"), NUMBERS)
-def test_what_is_no_number_is_refused(model: type[BaseModel], body: dict[str, Any], name: str, value: str):
-    text = json.dumps({**body, name: "VALUE"}).replace('"VALUE"', value)
-    with pytest.raises(ValidationError, match=name.removeprefix("_ng_")):
-        model.model_validate_json(text)
+NO_NUMBERS = ["true", "false", '"2"', '"2.0"', '""', "2.5e400", "[2]", "{}", "NaN", "Infinity"]
 
 
-@pytest.mark.parametrize("value", ["3", "3.0", "3e0"])
+@pytest.mark.parametrize("value", ["3", "3.0", "3e0", *NO_NUMBERS])
 @pytest.mark.parametrize(("model", "body", "name"), NUMBERS)
-def test_a_number_is_taken_however_json_writes_it(model: type[BaseModel], body: dict[str, Any], name: str, value: str):
+def test_a_number_is_taken_however_json_writes_it_and_nothing_else(
+    model: type[BaseModel], body: dict[str, Any], name: str, value: str
+):
     text = json.dumps({**body, name: "VALUE"}).replace('"VALUE"', value)
-    assert model.model_validate_json(text).model_dump(by_alias=True)[name] == 3
+    if value in NO_NUMBERS:
+        with pytest.raises(ValidationError, match=name.removeprefix("_ng_")):
+            model.model_validate_json(text)
+    else:
+        assert model.model_validate_json(text).model_dump(by_alias=True)[name] == 3
 
 
 BAD = {

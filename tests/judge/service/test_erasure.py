@@ -3,7 +3,8 @@
 import asyncio
 import json
 import logging
-import time
+import re
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,11 @@ import zstandard
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.engine import engine as engine_module
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.judgement_store import Store
 from gavel.judge.service.store.reply_store import delete_replies
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says
 from tests.judge.service.in_process import config_of, group, messages, serving
 from tests.judge.service.processes import served
-from tests.limits import HANG_SECONDS
+from tests.limits import HANG_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 MARKER = "zq8marker5w"
@@ -33,17 +33,12 @@ def traces_in(folder: Path) -> list[str]:
 
 
 def _has_marker(data: bytes) -> bool:
-    if MARKER.encode() in data:
-        return True
-    start = data.find(_FRAME)
-    while start >= 0:
-        try:
-            if MARKER.encode() in zstandard.ZstdDecompressor().decompressobj().decompress(data[start : start + 65536]):
-                return True
-        except zstandard.ZstdError:
-            pass
-        start = data.find(_FRAME, start + 1)
-    return False
+    found = [data]
+    for frame in re.finditer(re.escape(_FRAME), data):
+        with suppress(zstandard.ZstdError):
+            value = data[frame.start() : frame.start() + 65536]
+            found.append(zstandard.ZstdDecompressor().decompressobj().decompress(value))
+    return any(MARKER.encode() in each for each in found)
 
 
 def telling(request: Request) -> Answer:
@@ -57,24 +52,17 @@ def telling(request: Request) -> Answer:
 
 
 async def until_nothing_is_left(folder: Path) -> None:
-    deadline = time.monotonic() + HANG_SECONDS
-    while found := await asyncio.to_thread(traces_in, folder):
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.1)
+    await asyncio.to_thread(wait_until, lambda: not traces_in(folder))
 
 
 OPTIONS: dict[str, Any] = {"rubric": f"Knows {MARKER}.", "reference": f"{MARKER} is right."}
 
 
-def secret_group() -> dict[str, Any]:
+async def whole(client: httpx.AsyncClient) -> httpx.Response:
     members = [
         {"messages": messages(f"{MARKER} {n}"), "metadata": {"own": MARKER}, "status_reason": MARKER} for n in (1, 2)
     ]
-    return {**OPTIONS, "trajectories": members}
-
-
-async def whole(client: httpx.AsyncClient) -> httpx.Response:
-    return await client.post("/v1/score", json=secret_group())
+    return await client.post("/v1/score", json={**OPTIONS, "trajectories": members})
 
 
 async def by_members(client: httpx.AsyncClient) -> httpx.Response:
@@ -149,8 +137,6 @@ async def test_old_judgements_leave_while_they_are_paged_through_and_read(config
 
 
 async def test_a_judgement_with_very_many_replies_can_be_deleted(config: ServiceConfig):
-    database = Database.open(config.database)
-    store = Store(database)
     keys = {f"{number:x}" for number in range(70_000)}
-    await store.database.write(lambda connection: delete_replies(connection, keys))
-    database.close()
+    with closing(Database.open(config.database)) as database:
+        await database.write(lambda connection: delete_replies(connection, keys))

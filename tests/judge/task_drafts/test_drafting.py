@@ -1,4 +1,4 @@
-"""A draft from the first look at a server to the two splits, also with servers and models that misbehave."""
+"""Drafts of rubrics and of tasks: from the first look at a server to two splits, with models and servers that fail."""
 
 import json
 import sys
@@ -8,18 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.drafts import DraftError
+from gavel.judge.drafts import CRITERIA as CRITERIA_SCHEMA
+from gavel.judge.drafts import DraftError, draft_rubric, read_draft
 from gavel.judge.errors import JudgeError
-from gavel.judge.task_drafts import (
-    SAME,
-    DraftedTask,
-    Drafting,
-    DraftRecord,
-    likeness,
-    read_batch,
-    split,
-    write_batch,
-)
+from gavel.judge.rubric import Criterion, Rubric
+from gavel.judge.task_drafts import SAME, DraftedTask, Drafting, DraftRecord, likeness, read_batch, split, write_batch
 from gavel.llm.client import ChatAgent, Client
 from gavel.scenarios.mcp import McpServer, mcp, survey
 from tests.endpoint import Endpoint, says
@@ -119,8 +112,8 @@ def test_every_task_is_in_one_split_and_both_splits_are_wanted(difficulties: lis
     assert split(record, train, held_out) == drafted
 
 
-CRITERION = {"name": "goal", "text": "Reached.", "weight": 2}
-TASK = {"task": "Find the kettle.", "difficulty": 2, "criteria": [CRITERION]}
+(CRITERION,) = CRITERIA
+TASK = {"task": "Find the kettle.", "difficulty": 2, "criteria": CRITERIA}
 
 
 def batch(*tasks: object) -> str:
@@ -128,9 +121,8 @@ def batch(*tasks: object) -> str:
 
 
 def test_a_usable_task_is_kept_beside_unusable_ones():
-    read, unusable = read_batch(
-        batch(TASK, TASK | {"difficulty": 9}, "nonsense", TASK | {"task": "Sell it."}), 10, True
-    )
+    tasks = batch(TASK, TASK | {"difficulty": 9}, "nonsense", TASK | {"task": "Sell it."})
+    read, unusable = read_batch(tasks, 10, True)
     assert [task.user for task in read] == ["Find the kettle.", "Sell it."]
     assert unusable == 2
 
@@ -172,3 +164,53 @@ async def test_what_a_server_says_cannot_end_its_part_of_the_prompt(endpoint: En
 )
 def test_the_same_request_in_other_words_or_numbers_is_one_task(one: str, other: str, is_same: bool):
     assert (likeness(one, other) >= SAME) == is_same
+
+
+RUBRIC_TEXT = "- Reads the order first.\n- Tells the customer what was done: name: the amount."
+TWO = [{"name": "looks", "text": "Reads the order.", "weight": 2}, {"name": "tells", "text": "Says so.", "weight": 1}]
+
+
+NO_TEXT = ["", RUBRIC_TEXT, '{"text": "Reads the ord', '{"text": " "}', '{"text": "a", "text": "b"}', '{"rubric": "a"}']
+NO_TEXT += [json.dumps({"criteria": TWO}), json.dumps({"text": "x" * 5000}), '{"text": "a"}</think>', "[1]"]
+NO_CRITERIA = [TWO[:1], [*TWO, TWO[0]], [{**one, "weight": 0} for one in TWO], [{**one, "text": ""} for one in TWO]]
+
+
+BAD = [(reply, False) for reply in NO_TEXT] + [(json.dumps({"criteria": each}), True) for each in NO_CRITERIA]
+
+
+@pytest.mark.parametrize(("reply", "criteria"), [*BAD, ('{"text": "a"}', True)])
+def test_what_is_no_rubric_is_no_draft(reply, criteria):
+    with pytest.raises(DraftError):
+        read_draft(reply, criteria=criteria)
+
+
+@given(st.text(max_size=40), st.booleans())
+def test_any_reply_is_a_usable_rubric_or_a_draft_error(reply, criteria):
+    for text in (reply, json.dumps({"text": reply}), json.dumps({"criteria": [*TWO, {**TWO[0], "name": reply}]})):
+        try:
+            rubric = read_draft(text, criteria=criteria)
+        except DraftError:
+            continue
+        assert bool(rubric.criteria) == criteria
+        assert Rubric.of(rubric.dump().encode().decode()) == rubric
+
+
+async def test_a_draft_that_breaks_the_rules_goes_back_with_the_reason(endpoint):
+    endpoint.script = [
+        lambda _: says(json.dumps({"criteria": TWO[:1]})),
+        lambda _: says(json.dumps({"criteria": TWO})),
+    ]
+    rubric = await draft_rubric(Client("openai/judge", endpoint.params), "The returns desk.", criteria=True)
+    assert rubric.criteria == (Criterion("looks", "Reads the order.", 2), Criterion("tells", "Says so.", 1))
+    first, second = endpoint.requests
+    assert first["response_format"]["json_schema"]["schema"]["properties"] == {"criteria": CRITERIA_SCHEMA}
+    assert "The returns desk." in first["messages"][0]["content"]
+    assert second["messages"][1] == {"role": "assistant", "content": json.dumps({"criteria": TWO[:1]})}
+    assert second["messages"][2]["content"].startswith("That reply cannot be used: it has 1 criteria, not 2 to 10.\n")
+
+
+async def test_a_model_that_drafts_no_rubric_in_time_is_an_error(endpoint):
+    endpoint.script = [lambda _: says("I cannot.")]
+    with pytest.raises(DraftError, match="openai/judge"):
+        await draft_rubric(Client("openai/judge", endpoint.params), "The returns desk.")
+    assert len(endpoint.requests) == 3

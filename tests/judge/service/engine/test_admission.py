@@ -6,10 +6,9 @@ import time
 from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from gavel.judge.service.config import KeyConfig, ServiceConfig
@@ -32,12 +31,6 @@ def config(tmp_path: Path, endpoint: Endpoint) -> ServiceConfig:
     return config_of(tmp_path, endpoint, judges=[OTHER_MODEL])
 
 
-@pytest.fixture
-async def client(config: ServiceConfig) -> AsyncIterator[httpx.AsyncClient]:
-    async with serving(config) as client:
-        yield client
-
-
 ROUTES = [
     ("POST", "/v1/score"),
     ("POST", "/v1/score/batch"),
@@ -50,10 +43,22 @@ ROUTES = [
 ]
 
 
-async def test_without_a_valid_key_no_route_but_health_answers(config: ServiceConfig, endpoint: Endpoint):
-    token = make_key(config)[0]
+async def test_without_a_valid_key_no_route_but_health_answers_or_reads_a_body(
+    config: ServiceConfig, endpoint: Endpoint
+):
+    token, read = make_key(config)[0], []
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            read.append(1)
+            yield b"x" * 1_000_000
+
     wrong = ["", f"Bearer {token[:-1]}x", f"Bearer {token}x", f"Basic {token}", "Bearer gavel_0_0", "Bearer é"]
     async with serving(config) as client:
+        for method, path in ROUTES:
+            refused = await client.request(method, path, content=endless())
+            assert outcome(refused) == (401, "unauthorized"), path
+        assert read == []
         for method, path in ROUTES:
             for header in wrong:
                 headers = [(b"Authorization", header.encode("latin-1"))]
@@ -65,23 +70,6 @@ async def test_without_a_valid_key_no_route_but_health_answers(config: ServiceCo
     assert endpoint.requests == []
 
 
-async def test_the_body_of_a_stranger_is_not_read(config: ServiceConfig):
-    make_key(config)
-    asked = 0
-
-    async def endless() -> AsyncIterator[bytes]:
-        nonlocal asked
-        while True:
-            asked += 1
-            yield b"x" * 1_000_000
-
-    async with serving(config) as client:
-        for method, path in ROUTES:
-            refused = await client.request(method, path, content=endless())
-            assert outcome(refused) == (401, "unauthorized"), path
-    assert asked == 0
-
-
 async def test_a_key_opens_the_service_and_a_revoked_one_does_not(config: ServiceConfig):
     token, key_id = make_key(config)
     password = b64encode(f"gavel:{token}".encode()).decode()
@@ -89,27 +77,25 @@ async def test_a_key_opens_the_service_and_a_revoked_one_does_not(config: Servic
         for header in (f"Bearer {token}", f"bearer  {token}", f"Basic {password}"):
             answer = await client.post("/v1/score", json=group("a", "b"), headers={"Authorization": header})
             assert answer.status_code == 200
-    database = Database.open(config.database)
-    KeyStore(database).revoke(key_id)
-    database.close()
+    with closing(Database.open(config.database)) as database:
+        KeyStore(database).revoke(key_id)
     async with serving(config) as client:
         refused = await client.get("/v1/judgements", headers={"Authorization": f"Bearer {token}"})
     assert outcome(refused) == (401, "unauthorized")
 
 
-async def test_a_service_without_keys_needs_one_as_soon_as_there_is_one(
-    client: httpx.AsyncClient, config: ServiceConfig
-):
-    assert (await client.get("/v1/judgements")).status_code == 200
-    headers = key_of(config)
-    await asyncio.sleep(EAGER_SECONDS)
-    assert (await client.get("/v1/judgements", headers={"Authorization": "Bearer gavel_0_0"})).status_code == 401
-    assert (await client.get("/v1/judgements")).status_code == 401
-    assert (await client.get("/v1/judgements", headers=headers)).status_code == 200
+async def test_a_service_without_keys_needs_one_as_soon_as_there_is_one(config: ServiceConfig):
+    async with serving(config) as client:
+        assert (await client.get("/v1/judgements")).status_code == 200
+        key = key_of(config)
+        await asyncio.sleep(EAGER_SECONDS)
+        for headers, status in (({"Authorization": "Bearer gavel_0_0"}, 401), ({}, 401), (key, 200)):
+            assert (await client.get("/v1/judgements", headers=headers)).status_code == status
 
 
-async def test_a_key_sees_and_files_under_its_own_projects_only(config: ServiceConfig):
+async def test_a_key_asks_its_judges_and_sees_and_files_under_its_projects_only(config: ServiceConfig):
     mine, theirs = key_of(config, projects=["desk", "shop"]), key_of(config, projects=["lab"])
+    of_another_judge = key_of(config, judges=[OTHER_MODEL])
     async with serving(config) as client:
         judged = await client.post("/v1/score", json=group("a", "b"), headers=mine)
         assert judged.json()["project"] == "desk"
@@ -125,10 +111,9 @@ async def test_a_key_sees_and_files_under_its_own_projects_only(config: ServiceC
         for headers in (mine, theirs):  # the same name, and two groups
             joined = await client.post("/v1/groups/g/members?wait=false", json=body, headers=headers)
             assert joined.json()["arrived"] == 1
-
-
-def settings_with(config: ServiceConfig, **keys: dict[str, Any]) -> ServiceConfig:
-    return config.model_copy(update={"keys": {name: KeyConfig(**key) for name, key in keys.items()}})
+        refused = await client.post("/v1/score", json=group("a", "b"), headers=of_another_judge)
+        assert outcome(refused) == (403, "forbidden")
+        assert MODEL in refused.json()["detail"]
 
 
 async def test_keys_of_the_settings_open_the_service_by_hash_and_by_environment(
@@ -136,8 +121,8 @@ async def test_keys_of_the_settings_open_the_service_by_hash_and_by_environment(
 ):
     token, _ = new_token()
     monkeypatch.setenv("CI_KEY", own := "c" * 40)
-    keys = {"ci": {"env": "CI_KEY"}, "desk": {"hash": HASH_PREFIX + token_hash(token), "projects": ["desk"]}}
-    async with serving(settings_with(config, **keys)) as client:
+    desk = KeyConfig(hash=HASH_PREFIX + token_hash(token), projects=["desk"])
+    async with serving(config.model_copy(update={"keys": {"ci": KeyConfig(env="CI_KEY"), "desk": desk}})) as client:
         assert (await client.get("/v1/judgements")).status_code == 401
         for secret, project in ((own, ""), (token, "desk")):
             headers = {"Authorization": f"Bearer {secret}"}
@@ -150,14 +135,6 @@ async def test_keys_of_the_settings_open_the_service_by_hash_and_by_environment(
         for secret in (own, token):
             refused = await client.get("/v1/judgements", headers={"Authorization": f"Bearer {secret}"})
             assert outcome(refused) == (401, "unauthorized")
-
-
-async def test_a_key_may_ask_for_its_judges_only(config: ServiceConfig):
-    headers = key_of(config, judges=[OTHER_MODEL])
-    async with serving(config) as client:
-        refused = await client.post("/v1/score", json=group("a", "b"), headers=headers)
-        assert outcome(refused) == (403, "forbidden")
-        assert MODEL in refused.json()["detail"]
 
 
 @pytest.mark.parametrize("step", [-1e6, 0.0, 1e6])
@@ -211,11 +188,13 @@ async def test_what_is_paid_for_is_given_again_when_the_budget_is_spent(config: 
         again = await client.post("/v1/groups/g/members", json=last, headers=headers)
         assert again.json() == scored.json()
     headers = key_of(config, max_cost_usd=1e-9)
-    once = headers | {"Idempotency-Key": "once"}
+    once = headers | {"Idempotency-Key": "step 7, group 3"}
     async with serving(config) as client:
         paid = await client.post("/v1/score", json=group("a", "c"), headers=once)
         assert (await client.post("/v1/score", json=group("a", "c"), headers=once)).json() == paid.json()
+        other = await client.post("/v1/score", json=group("a", "d"), headers=once)
         new = await client.post("/v1/score", json=group("a", "d"), headers=headers | {"Idempotency-Key": "twice"})
+    assert outcome(other) == (422, "idempotency-key-reused")
     assert outcome(new) == (403, "over-budget")
 
 
@@ -244,22 +223,14 @@ async def test_a_burst_of_accepted_groups_does_not_overspend_a_keys_budget(tmp_p
         asked = [client.post("/v1/score?wait=false", json=group("a", f"c{n}"), headers=headers) for n in range(12)]
         accepted = [answer.headers["location"] for answer in await asyncio.gather(*asked) if answer.status_code == 202]
         assert len(accepted) > 4
-        found = [(await until_finished(client, place, headers)) for place in accepted]
+        waited = [await client.get(f"{place}?wait={HANG_SECONDS}", headers=headers) for place in accepted]
+    found = [answer.json() for answer in waited]
     scored = [one for one in found if one["status"] == "scored"]
     assert 3 <= len(scored) <= 4
     assert sum(one["cost_usd"] for one in scored) <= 4.5 * cost
     left_out = [one for one in found if one["status"] == "unscored"]
     assert len(scored) + len(left_out) == len(accepted)
     assert all(one["scores"] == [None, None] and "budget" in one["members"][0]["reason"] for one in left_out)
-
-
-async def until_finished(client: httpx.AsyncClient, place: str, headers: dict[str, str]) -> dict[str, Any]:
-    async with asyncio.timeout(HANG_SECONDS):
-        while True:
-            answer = (await client.get(place, headers=headers)).json()
-            if "scores" in answer:
-                return answer
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("shared", [False, True])

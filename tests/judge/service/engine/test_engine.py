@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import json
 import threading
-from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.tables import replies
 from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts, scores
 from tests.fake_server import Call, FakeServer
-from tests.judge.service.in_process import config_of, group, make_key, running, serving
-from tests.judge.service.stub import Stub, body, by_content_and_position, worths
-from tests.limits import HANG_SECONDS
+from tests.judge.service.in_process import config_of, group, make_key, outcome, running, serving
+from tests.judge.service.stub import Stub, body, by_content_and_position, expected
+from tests.limits import HANG_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -36,26 +36,16 @@ def request(number: int, **options: Any) -> ScoreRequest:
     return ScoreRequest.model_validate({**body(number), **options})
 
 
-def expected(number: int) -> list[float]:
-    return [worth / 100 for worth in worths(number)]
-
-
-async def score(engine: Engine, number: int) -> Record:
-    return await engine.result(await engine.submit(request(number)))
-
-
 async def found(engine: Engine, judgement: str) -> list[float | None]:
     record = await engine.result(await engine.get(judgement), HANG_SECONDS)
     assert record.verdict is not None
     return [member.score for member in record.verdict.members]
 
 
-async def stored(engine: Engine, payload: bytes | ScoreRequest, owner: str | None = None) -> Record:
+async def stored(engine: Engine, payload: str) -> Record:
     """A judgement of this request that is in the database."""
-    if isinstance(payload, ScoreRequest):
-        payload = payload.model_dump_json(exclude_defaults=True).encode()
-    record = Record(new_id(), "", "", "queued", "a judge", len(worths(1)), 1.0)
-    return (await engine.store.accept(record, payload, owner))[0]
+    record = Record(new_id(), "", "", "queued", "a judge", len(expected(1)), 1.0)
+    return (await engine.store.accept(record, payload.encode()))[0]
 
 
 async def test_too_many_waiting_groups_are_refused(tmp_path: Path, endpoint: Endpoint):
@@ -70,11 +60,11 @@ async def test_too_many_waiting_groups_are_refused(tmp_path: Path, endpoint: End
         assert accepted >= 3  # one is judged, two wait in the database, some in memory
 
 
-async def test_a_group_that_ends_process_after_process_is_given_up(tmp_path: Path, endpoint: Endpoint):
+async def test_a_group_that_ends_every_process_or_cannot_be_read_is_given_up(tmp_path: Path, endpoint: Endpoint):
     config = config_of(tmp_path, endpoint, limits=ServiceLimits(leases=2))
     async with running(config) as engine:
         await engine.worker.stop(0)
-        left = await stored(engine, request(1))
+        left = await stored(engine, request(1).model_dump_json(exclude_defaults=True))
         for _ in range(2):
             await engine.database.write(lambda c: leases.take(c, "another", 5, []))
             await engine.database.write(lambda c: leases.end(c, ["another"]))
@@ -84,13 +74,9 @@ async def test_a_group_that_ends_process_after_process_is_given_up(tmp_path: Pat
         assert record.status == "failed"
         assert record.verdict is not None
         assert "begun 2 times" in (record.verdict.problem or "")
+        unreadable = await stored(engine, '{"version": 9}')
+        assert await found(engine, unreadable.id) == [None, None, None]
     assert endpoint.requests == []
-
-
-async def test_a_stored_request_that_cannot_be_read_is_failed(tmp_path: Path, endpoint: Endpoint):
-    async with running(config_of(tmp_path, endpoint)) as engine:
-        left = await stored(engine, b'{"version": 9}')
-        assert await found(engine, left.id) == [None, None, None]
 
 
 async def test_votes_that_are_lost_while_the_database_is_away_are_asked_for_again(tmp_path: Path, endpoint: Endpoint):
@@ -102,17 +88,19 @@ async def test_votes_that_are_lost_while_the_database_is_away_are_asked_for_agai
             return scores(7.0)(request)  # what nobody can read as a score, as if its reply were lost
 
         endpoint.script = [outage] * 6 + [stub]
-        record = await score(engine, 1)
+        record = await engine.result(await engine.submit(request(1)))
         assert record.verdict is not None
         assert [member.score for member in record.verdict.members] == expected(1)
 
 
-@pytest.mark.parametrize("outage", ["failing", "dripping"])
+@pytest.mark.parametrize("outage", ["failing", "dripping", "silent"])
 async def test_a_group_whose_judge_was_away_is_judged_again_by_the_same_key_and_members(
     outage: str, tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     limit_attempts(monkeypatch, 1)
-    endpoint.script = [fails(500) if outage == "failing" else lambda _: Answer(b" " * 10_000, drip=60.0)]
+    drips = Answer(b" " * 10_000, drip=60.0)
+    steps = {"failing": fails(500), "dripping": lambda _: drips, "silent": endpoint.silence}
+    endpoint.script = [steps[outage]]
     judge = {"timeout": 0.5, "deadline": 1.0}
     async with serving(config_of(tmp_path, endpoint, judge)) as client:
 
@@ -122,13 +110,9 @@ async def test_a_group_whose_judge_was_away_is_judged_again_by_the_same_key_and_
                 *(client.post("/v1/groups/g/members", json=one) for one in members),
             )
 
-        members = [
-            {"expected": 3, "id": f"m{n}", "messages": one["messages"]} for n, one in enumerate(body(2)["trajectories"])
-        ]
+        members = [{"expected": 3, "id": f"m{n}", **one} for n, one in enumerate(body(2)["trajectories"])]
         away = await ask()
-        assert [(answer.status_code, answer.json()["type"]) for answer in away] == [
-            (502, "urn:gavel:problem:judge-failed")
-        ] * 4
+        assert [outcome(answer) for answer in away] == [(502, "judge-failed")] * 4
         endpoint.script = [Stub(0.0)]
         whole, *each = await ask()
         assert whole.json()["id"] == away[0].json()["judgement"]
@@ -174,28 +158,14 @@ class Held:
 
 
 def read_key(config: ServiceConfig, key_id: str) -> Key:
-    database = Database.open(config.database)
-    try:
+    with closing(Database.open(config.database)) as database:
         return next(key for key in KeyStore(database).all_now() if key.id == key_id)
-    finally:
-        database.close()
 
 
 def reply_count(config: ServiceConfig) -> int:
-    database = Database.open(config.database)
-    try:
-        query = sa.select(sa.func.count()).select_from(replies)
+    query = sa.select(sa.func.count()).select_from(replies)
+    with closing(Database.open(config.database)) as database:
         return database.read_now(lambda connection: connection.execute(query).scalar_one())
-    finally:
-        database.close()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG_SECONDS):
-        while True:
-            if await asyncio.to_thread(holds):
-                return
-            await asyncio.sleep(0.05)
 
 
 async def test_what_was_in_flight_for_a_deleted_judgement_is_charged_and_erased_and_no_more_is_asked(
@@ -216,7 +186,7 @@ async def test_what_was_in_flight_for_a_deleted_judgement_is_charged_and_erased_
         place = accepted.headers["location"]
         assert (await client.delete(place, headers=headers)).status_code == 204
         held.may_answer.set()
-        await until(lambda: read_key(config, key_id).spent_usd > 1.5 * whole["cost_usd"])
+        await asyncio.to_thread(wait_until, lambda: read_key(config, key_id).spent_usd > 1.5 * whole["cost_usd"])
         assert len(endpoint.requests) == 1
         assert (await client.get(place, headers=headers)).status_code == 404
         again = await client.post("/v1/score", json=group("f", "g"), headers=headers)

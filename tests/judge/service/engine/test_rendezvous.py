@@ -1,8 +1,8 @@
-"""Groups whose members arrive one by one: each caller gets its own score, and nothing waits for ever."""
+"""Groups whose members arrive one by one: what does not fit, and nothing waits for ever. Scores: test_wire_answers."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,16 @@ import pytest
 
 from gavel.judge.service.config import ServiceLimits
 from tests.endpoint import Endpoint
-from tests.judge.service.in_process import config_of, kind, messages, serving
+from tests.judge.service.in_process import config_of, messages, outcome, serving
 from tests.judge.service.processes import served
 from tests.judge.service.stub import by_content_and_position
-from tests.limits import HANG_SECONDS
+from tests.limits import HANG_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 
-ANSWERS = {f"m{number}": f"answer-worth-{number}" for number in range(5)}
-
 
 def member(name: str, expected: int = 5, **more: Any) -> dict[str, Any]:
-    return {"expected": expected, "id": name, "messages": messages(ANSWERS.get(name, name)), **more}
+    return {"expected": expected, "id": name, "messages": messages(f"answer-worth-{name}"), **more}
 
 
 @pytest.fixture
@@ -31,22 +29,6 @@ async def client(tmp_path: Path, endpoint: Endpoint) -> AsyncIterator[httpx.Asyn
     limits = ServiceLimits(members=8, body_bytes=20_000)
     async with serving(config_of(tmp_path, endpoint, limits=limits)) as client:
         yield client
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_each_caller_gets_the_score_that_the_same_group_has_when_it_is_judged_at_once(
-    seed: int, client: httpx.AsyncClient, endpoint: Endpoint, tmp_path: Path
-):
-    order = random.Random(seed).sample(sorted(ANSWERS), 5)
-    arrivals = [client.post("/v1/groups/g/members", json=member(name)) for name in order]
-    answers = {answer.json()["id"]: answer.json() for answer in await asyncio.gather(*arrivals)}
-    (tmp_path / "at-once").mkdir()
-    async with serving(config_of(tmp_path / "at-once", endpoint)) as other:  # with no reply of the first service
-        group = {"trajectories": [{"id": name, "messages": messages(text)} for name, text in ANSWERS.items()]}
-        judged = (await other.post("/v1/score", json=group)).json()
-    assert {name: answers[name]["score"] for name in ANSWERS} == dict(zip(ANSWERS, judged["scores"], strict=True))
-    assert len(set(judged["scores"])) == 5
-    assert {(one["status"], one["expected"], one["arrived"]) for one in answers.values()} == {("scored", 5, 5)}
 
 
 CONFLICTS: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -61,18 +43,12 @@ async def test_a_member_that_does_not_fit_is_refused_and_the_group_stays_as_it_i
     body, expected, detail = CONFLICTS[what]
     await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
     refused = await client.post("/v1/groups/g/members", json=body)
-    assert (refused.status_code, kind(refused)) == (409, expected)
+    assert outcome(refused) == (409, expected)
     assert refused.json()["detail"].endswith(detail)
     assert refused.json()["remedy"]
     whole = await client.post("/v1/groups/g/members", json=member("m1", 2))
-    assert (whole.status_code, whole.json()["arrived"]) == (200, 2)
-
-
-async def test_a_member_too_many_is_refused(client: httpx.AsyncClient):
-    for name in ("m0", "m1"):
-        await client.post("/v1/groups/g/members?wait=false", json=member(name, 2))
-    refused = await client.post("/v1/groups/g/members", json=member("m2", 2))
-    assert (refused.status_code, kind(refused)) == (409, "group-full")
+    assert [whole.json()[name] for name in ("status", "expected", "arrived")] == ["scored", 2, 2]
+    assert outcome(await client.post("/v1/groups/g/members", json=member("m2", 2))) == (409, "group-full")
 
 
 BAD: dict[str, tuple[dict[str, Any], int, str]] = {
@@ -86,16 +62,14 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
 async def test_what_cannot_be_judged_is_refused(what: str, client: httpx.AsyncClient):
     body, status, expected = BAD[what]
     refused = await client.post("/v1/groups/g/members", json=body)
-    assert (refused.status_code, kind(refused)) == (status, expected), refused.text
+    assert outcome(refused) == (status, expected), refused.text
     assert (await client.get("/v1/groups/g/members/m0")).status_code == 404
 
 
 async def test_members_that_are_too_large_together_are_refused(client: httpx.AsyncClient):
-    first = await client.post(
-        "/v1/groups/g/members?wait=false", json=member("x" * 100, 3, metadata={"a": "y" * 15_000})
-    )
-    second = await client.post("/v1/groups/g/members", json=member("z", 3, metadata={"a": "y" * 15_000}))
-    assert (first.status_code, second.status_code, kind(second)) == (202, 413, "group-too-large")
+    sent = [member(name, 3, metadata={"a": "y" * 15_000}) for name in ("x" * 100, "z")]
+    found = [outcome(await client.post("/v1/groups/g/members?wait=false", json=one)) for one in sent]
+    assert found == [(202, ""), (413, "group-too-large")]
 
 
 @pytest.mark.parametrize(("on_deadline", "status"), [("judge", "scored"), ("unscored", "unscored")])
@@ -113,15 +87,7 @@ async def test_at_the_deadline_those_that_came_are_judged_or_left_unscored(
     if status == "unscored":
         assert answers[0].json()["reason"] == "only 2 of 3 members came before the group's deadline"
     late = await client.post("/v1/groups/g/members", json=member("m2", 3, **settings))
-    assert (late.status_code, kind(late)) == (409, "group-closed")
-
-
-async def until_so_many_wait(number: int, url: str, client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(HANG_SECONDS):
-        while True:
-            if f"gavel_waiting_requests {number}.0" in (await client.get(f"{url}/metrics")).text:
-                return
-            await asyncio.sleep(0.1)
+    assert outcome(late) == (409, "group-closed")
 
 
 async def test_a_stopping_service_keeps_nobody_waiting_for_members_that_cannot_come(tmp_path: Path, endpoint: Endpoint):
@@ -131,7 +97,8 @@ async def test_a_stopping_service_keeps_nobody_waiting_for_members_that_cannot_c
         httpx.AsyncClient(timeout=HANG_SECONDS) as client,
     ):
         waiting = asyncio.create_task(client.post(f"{service.url}/v1/groups/g/members", json=member("m0", 2)))
-        await until_so_many_wait(1, service.url, client)
+        metrics = partial(httpx.get, f"{service.url}/metrics", timeout=HANG_SECONDS)
+        await asyncio.to_thread(wait_until, lambda: "gavel_waiting_requests 1.0" in metrics().text)
         assert await asyncio.to_thread(service.stop) == 0
         answer = await waiting
         assert (answer.status_code, answer.json()["status"]) == (202, "open")
@@ -159,13 +126,11 @@ async def test_a_group_that_waits_for_members_can_be_deleted_and_who_waits_is_to
     first = await client.post("/v1/groups/g/members?wait=false", json=member("m0", 3))
     waiting = asyncio.create_task(client.post("/v1/groups/g/members", json=member("m1", 3)))
     async with asyncio.timeout(HANG_SECONDS):
-        while True:
-            if (await client.get(first.headers["location"])).json()["arrived"] == 2:
-                break
+        while (await client.get(first.headers["location"])).json()["arrived"] < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert (await client.delete(f"/v1/judgements/{first.json()['judgement']}")).status_code == 204
     told = await waiting
-    assert (told.status_code, kind(told)) == (404, "not-found")
+    assert outcome(told) == (404, "not-found")
     assert "deleted" in told.json()["detail"]
     assert (await client.get(first.headers["location"])).status_code == 404
     assert (await client.delete(f"/v1/judgements/{first.json()['judgement']}")).status_code == 404

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, says
-from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
+from tests.judge.service.in_process import MODEL, config_of, group, messages, outcome, serving
 from tests.judge.service.stub import by_content_and_position
 
 pytestmark = pytest.mark.slow
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.slow
 ANSWERS = ["answer-worth-0", "answer-worth-1", "answer-worth-2", "answer-worth-3"]
 PROMPT: str = messages("")[0]["content"]
 Scores = list[float | None]
+Wire = Callable[[httpx.AsyncClient], Awaitable[Scores]]
 
 
 def ors(answers: list[str]) -> dict[str, Any]:
@@ -67,21 +69,18 @@ async def all_of(client: httpx.AsyncClient, path: str, bodies: list[dict[str, An
     return [by_number[number] for number in range(len(bodies))]
 
 
-async def score(client: httpx.AsyncClient) -> Scores:
-    return (await client.post("/v1/score", json=group(*ANSWERS))).json()["scores"]
+def whole(path: str, body: Any, read: Callable[[Any], Scores]) -> Wire:
+    async def ask(client: httpx.AsyncClient) -> Scores:
+        return read((await client.post(path, content=json.dumps(body))).json())
 
-
-async def score_backwards(client: httpx.AsyncClient) -> Scores:
-    return (await client.post("/v1/score", json=group(*ANSWERS[::-1]))).json()["scores"][::-1]
-
-
-async def batch(client: httpx.AsyncClient) -> Scores:
-    return (await client.post("/v1/score/batch", content=json.dumps(group(*ANSWERS)))).json()["scores"]
+    return ask
 
 
 async def rendezvous(client: httpx.AsyncClient) -> Scores:
     bodies = [{"expected": 4, "id": f"m{9 - n}", "messages": messages(text)} for n, text in enumerate(ANSWERS)]
-    return [answer["score"] for answer in await all_of(client, "/v1/groups/g/members", bodies)]
+    answers = await all_of(client, "/v1/groups/g/members", bodies)
+    assert {(one["status"], one["expected"], one["arrived"]) for one in answers} == {("scored", 4, 4)}
+    return [answer["score"] for answer in answers]
 
 
 async def ors_as_json(client: httpx.AsyncClient) -> Scores:
@@ -100,12 +99,6 @@ async def ors_as_events(client: httpx.AsyncClient) -> Scores:
     return [one["reward"] for one in json.loads(data)["scores"]]
 
 
-async def nemo_compare(client: httpx.AsyncClient) -> Scores:
-    history = [{"role": "user", "content": PROMPT}]
-    body = {"conversation_history": history, "response_objs": [response(text) for text in ANSWERS]}
-    return (await client.post("/compare", json=body)).json()["rewards"]
-
-
 async def nemo_verify(client: httpx.AsyncClient) -> Scores:
     bodies = [verify(number, text) for number, text in enumerate(ANSWERS)]
     answers = await all_of(client, "/verify", bodies)
@@ -119,10 +112,6 @@ async def slime_samples(client: httpx.AsyncClient) -> Scores:
     return await all_of(client, "/slime/run?size=4", [sample(text) for text in ANSWERS])
 
 
-async def slime_list(client: httpx.AsyncClient) -> Scores:
-    return (await client.post("/slime/run", json=[sample(text) for text in ANSWERS])).json()
-
-
 def events(text: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for block in text.replace("\r\n", "\n").strip().split("\n\n"):
@@ -132,18 +121,22 @@ def events(text: str) -> list[tuple[str, str]]:
     return found
 
 
-WIRES: list[Callable[[httpx.AsyncClient], Awaitable[Scores]]] = [
-    score,
-    score_backwards,
-    batch,
-    rendezvous,
-    ors_as_json,
-    ors_as_events,
-    nemo_compare,
-    nemo_verify,
-    slime_samples,
-    slime_list,
-]
+COMPARED = {
+    "conversation_history": [{"role": "user", "content": PROMPT}],
+    "response_objs": [response(text) for text in ANSWERS],
+}
+WIRES: dict[str, Wire] = {
+    "a group": whole("/v1/score", group(*ANSWERS), itemgetter("scores")),
+    "a group backwards": whole("/v1/score", group(*ANSWERS[::-1]), lambda answer: answer["scores"][::-1]),
+    "a batch of one": whole("/v1/score/batch", group(*ANSWERS), itemgetter("scores")),
+    "members": rendezvous,
+    "ORS as JSON": ors_as_json,
+    "ORS as events": ors_as_events,
+    "NeMo Gym's compare": whole("/compare", COMPARED, itemgetter("rewards")),
+    "NeMo Gym's verify": nemo_verify,
+    "slime's samples": slime_samples,
+    "slime's list": whole("/slime/run", [sample(text) for text in ANSWERS], list),
+}
 
 
 @pytest.fixture
@@ -155,73 +148,54 @@ def config(tmp_path: Path, endpoint: Endpoint) -> ServiceConfig:
 async def test_a_group_has_the_same_scores_whichever_way_it_comes(tmp_path: Path, endpoint: Endpoint):
     endpoint.script = [by_content_and_position]
     judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
-    judged = await judge.score(
-        TrajectoryGroup(Trajectory(messages_and_choices=list(messages(text))) for text in ANSWERS)
-    )
+    members = (Trajectory(messages_and_choices=list(messages(text))) for text in ANSWERS)
+    judged = await judge.score(TrajectoryGroup(members))
     in_python = [trajectory.reward for trajectory in judged]
     assert len(set(in_python)) == len(ANSWERS)
-    for wire in WIRES:
-        folder = tmp_path / wire.__name__  # a database of its own: no reply of another wire answers
+    for name, wire in WIRES.items():
+        folder = tmp_path / name  # a database of its own: no reply of another wire answers
         folder.mkdir()
         asked = len(endpoint.requests)
         async with serving(config_of(folder, endpoint, group_size=4)) as client:
-            assert await wire(client) == in_python, wire.__name__
-        assert len(endpoint.requests) == asked + 2, wire.__name__
+            assert await wire(client) == in_python, name
+        assert len(endpoint.requests) == asked + 2, name
 
 
-UNSCORED: dict[str, tuple[str, Any]] = {
-    "ORS": ("/judge/score_group", ors(ANSWERS)),
-    "NeMo Gym's /compare": (
-        "/compare",
-        {"conversation_history": [], "response_objs": [response(text) for text in ANSWERS]},
-    ),
-    "slime's list": ("/slime/run", [sample(text) for text in ANSWERS]),
-    "one sample of slime": ("/slime/run?size=1", sample("alone")),
-}
-
-
-@pytest.mark.parametrize("wire", UNSCORED)
-async def test_what_is_not_scored_is_refused_and_not_a_number(wire: str, config: ServiceConfig, endpoint: Endpoint):
+async def test_nemo_gym_masks_a_rollout_that_is_not_scored_and_events_of_ors_end_with_an_error(
+    config: ServiceConfig, endpoint: Endpoint
+):
     endpoint.script = [lambda request: says("I cannot tell.")]
-    path, body = UNSCORED[wire]
-    async with serving(config) as client:
-        refused = await client.post(path, json=body)
-        status = 422 if "size=1" in path else 502  # the judge is not to blame for a group of one
-        assert (refused.status_code, refused.json()["type"]) == (status, "urn:gavel:problem:unscored"), refused.text
-        events_answer = await client.post(
-            "/judge/score_group", json=ors(ANSWERS), headers={"Accept": "text/event-stream"}
-        )
-        assert events(events_answer.text)[-1][0] == "error"
-
-
-async def test_nemo_gym_masks_a_rollout_that_is_not_scored(config: ServiceConfig):
     async with serving(config.model_copy(update={"group_size": 1})) as client:
+        streamed = await client.post("/judge/score_group", json=ors(ANSWERS), headers={"Accept": "text/event-stream"})
         answer = (await client.post("/verify", json=verify(0, "alone"))).json()
+    assert events(streamed.text)[-1][0] == "error"
     assert (answer["reward"], answer["mask_sample"], answer["failure_kind"]) == (0.0, True, "judge_failed")
     assert answer["failure_reason"]
 
 
-BAD: dict[str, tuple[str, Any, int, str]] = {
+REFUSED: dict[str, tuple[str, Any, int, str]] = {
+    "ORS: not scored": ("/judge/score_group", ors(ANSWERS), 502, "unscored"),
+    "NeMo Gym: not scored": ("/compare", COMPARED, 502, "unscored"),
+    "slime: not scored": ("/slime/run", [sample(text) for text in ANSWERS], 502, "unscored"),
+    "slime: alone, for which the judge is not to blame": ("/slime/run?size=1", sample("alone"), 422, "unscored"),
     "ORS: an unknown environment": ("/nowhere/score_group", ors(ANSWERS), 404, "no-such-environment"),
     "ORS: an unknown task": ("/judge/score_group", {**ors(["a"]), "task_id": "x"}, 404, "not-found"),
     "NeMo Gym: no rollout index": ("/verify", {**verify(0, "a"), "_ng_rollout_index": None}, 422, "invalid-request"),
     "slime: nobody": ("/slime/run", [], 422, "invalid-request"),
-    "slime: several prompts": (
-        "/slime/run",
-        [sample("a"), {**sample("b"), "prompt": "Why is the grass green?"}],
-        422,
-        "invalid-request",
-    ),
+    "slime: two prompts": ("/slime/run", [sample("a"), {**sample("b"), "prompt": "?"}], 422, "invalid-request"),
     "slime: too many": ("/slime/run?size=1000", sample("a"), 422, "invalid-request"),
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-async def test_what_cannot_be_judged_is_refused_with_a_problem(what: str, config: ServiceConfig):
-    path, body, status, kind = BAD[what]
+@pytest.mark.parametrize("what", REFUSED)
+async def test_what_is_not_scored_or_cannot_be_judged_is_refused_and_no_number(
+    what: str, config: ServiceConfig, endpoint: Endpoint
+):
+    endpoint.script = [lambda request: says("I cannot tell.")]
+    path, body, status, kind = REFUSED[what]
     async with serving(config) as client:
         refused = await client.post(path, json=body)
-    assert (refused.status_code, refused.json()["type"]) == (status, f"urn:gavel:problem:{kind}"), refused.text
+    assert outcome(refused) == (status, kind), refused.text
 
 
 async def test_an_environment_of_ors_is_a_rubric_and_a_label_of_slime_a_reference(

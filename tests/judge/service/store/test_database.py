@@ -25,7 +25,7 @@ from gavel.judge.service.store.tables import keys as key_rows
 from tests.judge.service.in_process import group
 from tests.judge.service.postgresql import Cluster
 from tests.judge.service.processes import served
-from tests.limits import HANG_SECONDS
+from tests.limits import HANG_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -40,13 +40,6 @@ def row(key: str) -> dict[str, object]:
 def keys(database: Database) -> list[str]:
     query = sa.select(processes.c.owner)
     return sorted(database.read_now(lambda connection: connection.execute(query).scalars().all()))
-
-
-@pytest.fixture
-def database(database_url: str):
-    opened = Database.open(database_url)
-    yield opened
-    opened.close()
 
 
 async def test_writes_of_many_tasks_are_committed_when_they_return(tmp_path: Path):
@@ -211,24 +204,24 @@ NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 AWAY = (503, "urn:gavel:problem:database-unavailable")
 
 
-async def until(client: httpx.AsyncClient, status: int) -> None:
-    async with asyncio.timeout(HANG_SECONDS):
-        while (await client.get("/readyz")).status_code != status:  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.1)
-
-
 async def test_a_file_that_cannot_grow_makes_a_service_that_is_not_ready_until_it_can(tmp_path: Path):
+    async def until(status: int) -> None:
+        def is_so() -> bool:
+            return httpx.get(f"{service.url}/readyz", timeout=HANG_SECONDS).status_code == status
+
+        await asyncio.to_thread(wait_until, is_so)
+
     config = ServiceConfig(port=0, database=str(tmp_path / "service.sqlite"), judge=JUDGE)
     async with served(config) as service, httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as client:
         assert (await client.get("/readyz")).text == "ok"
         assert service.process.pid is not None
         resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (16, resource.RLIM_INFINITY))
-        await until(client, 503)
+        await until(503)
         refused = (await client.get("/readyz")).json()
         assert (refused["status"], refused["type"], "room" in refused["remedy"]) == (*AWAY, True)
         asked = await client.post("/v1/score", json=group("yes", ""))
         assert (asked.status_code, asked.json()["type"]) == AWAY
         assert (await client.get("/healthz")).text == "ok"
         resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, NO_LIMIT)
-        await until(client, 200)
+        await until(200)
         assert (await client.post("/v1/score", json=group("yes", ""))).json()["scores"] == [1.0, 0.0]

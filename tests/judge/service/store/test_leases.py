@@ -15,7 +15,7 @@ from tests.endpoint import Endpoint
 from tests.judge.service.in_process import config_of
 from tests.judge.service.postgresql import Cluster
 from tests.judge.service.processes import served
-from tests.judge.service.stub import Stub, body, worths
+from tests.judge.service.stub import Stub, body, expected
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
@@ -25,10 +25,6 @@ pytestmark = pytest.mark.slow
 def config(tmp_path: Path, endpoint: Endpoint, database_url: str) -> ServiceConfig:
     limits = ServiceLimits(concurrent_groups=2, lease_seconds=2)
     return config_of(tmp_path, endpoint, port=0, limits=limits, database=database_url)
-
-
-def expected(number: int) -> list[float]:
-    return [worth / 100 for worth in worths(number)]
 
 
 async def test_another_process_answers_for_what_one_judges_and_takes_over_when_it_dies(

@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -32,23 +31,6 @@ def verdict(score: float, calls: int = 2) -> Verdict:
     members = [Judgement(score=score, explanation="because"), Judgement(reason="no vote: lost")]
     whole = GroupJudgement(status="partial", calls=calls, prompt_tokens=7, completion_tokens=3, cost_usd=0.5)
     return Verdict(ids=["0", "1"], members=members, group=whole)
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    database = Database.open(database_url)
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def store(database: Database) -> Store:
-    return Store(database)
-
-
-@pytest.fixture
-def group_store(database: Database) -> GroupStore:
-    return GroupStore(database)
 
 
 class Judgements(RuleBasedStateMachine):
@@ -150,11 +132,6 @@ TestJudgements = Judgements.TestCase
 TestJudgements.settings = settings(max_examples=12, stateful_step_count=15, deadline=None)
 
 
-def member(group: str, name: str, *, seconds: float) -> NewMember:
-    asked = MemberRequest(expected=2, id=name, messages=[{"role": "user", "content": "a"}])
-    return NewMember(asked, group, "", "a judge", b'{"messages":[]}', b"{}", seconds, 1000)
-
-
 def test_ids_ascend_also_when_the_clock_is_set_back_and_are_uuids_of_version_7(monkeypatch: pytest.MonkeyPatch):
     ids = [new_id() for _ in range(10_000)]
     monkeypatch.setattr("time.time_ns", lambda: 1)
@@ -178,7 +155,9 @@ async def test_a_step_of_the_system_s_clock_neither_closes_a_group_nor_keeps_it_
     step: float, database: Database, monkeypatch: pytest.MonkeyPatch
 ):
     before, after = Clock("one"), Clock("another")
-    group = await GroupStore(database, before).join(member("group", "m", seconds=60.0))
+    asked = MemberRequest(expected=2, id="m", messages=[{"role": "user", "content": "a"}])
+    member = NewMember(asked, "group", "", "a judge", b'{"messages":[]}', b"{}", 60.0, 1000)
+    group = await GroupStore(database, before).join(member)
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() + step)
     assert await GroupStore(database, before).close_due() == []

@@ -1,8 +1,9 @@
-"""The mode "readout", through the real LiteLLM, against a server that returns log-probabilities in OpenAI's form."""
+"""Scores from probabilities, through LiteLLM: "readout" of log-probabilities, and "decisions" on four wires."""
 
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,19 +13,17 @@ from hypothesis import strategies as st
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
+from gavel.judge.reply.distribution import read_decisions, read_moments
 from gavel.judge.reply.readout import LEVELS, MAX_OFF_SCALE, read_readout
 from gavel.judge.reply.verdict import VerdictError
 from gavel.judge.rubric import Criterion, Rubric
-from gavel.scenarios.group import TrajectoryGroup
+from gavel.llm.cassette import Cassette
+from tests.decisions import DecisionServer
 from tests.endpoint import Answer, Endpoint, Request, Step, says
-from tests.judge.groups import saying
+from tests.judge.groups import qualities
 
 SURE = {0: 0.5, -1: 0.25, 1: 0.25}
 """Probabilities by difference from the quality."""
-
-
-def qualities(*numbers: int) -> TrajectoryGroup:
-    return saying(*(f"quality {number}, attempt {n}" for n, number in enumerate(numbers)))
 
 
 def asked(request: Request) -> dict[str, int]:
@@ -86,10 +85,12 @@ async def test_the_score_is_the_mean_over_the_digits_not_the_sampled_one(endpoin
     assert "one digit for each id" in request["messages"][1]["content"]
 
 
-async def test_a_server_without_log_probabilities_scores_nobody(endpoint: Endpoint):
+async def test_a_server_without_log_probabilities_scores_nobody_and_a_local_model_is_refused(endpoint: Endpoint):
     def plain(request: Request) -> Answer:
         return says(json.dumps(asked(request)))
 
+    with pytest.raises(JudgeError):
+        Judge("constant", mode="readout").check()
     endpoint.script = [plain]
     judged = await judge(endpoint, orders=2).score(qualities(2, 7))
     assert [t.reward for t in judged] == [None, None]
@@ -97,16 +98,13 @@ async def test_a_server_without_log_probabilities_scores_nobody(endpoint: Endpoi
     assert len(endpoint.requests) == 2
 
 
+CRITERIA = Rubric("", [Criterion("right", "Is right.", 3), Criterion("short", "Is short.")])
+
+
 async def test_criteria_have_a_digit_each(endpoint: Endpoint):
     endpoint.script = [digits()]
-    rubric = Rubric("", [Criterion("right", "Is right.", 3), Criterion("short", "Is short.")])
-    judged = await judge(endpoint, orders=1, rubric=rubric).score(qualities(2, 7))
+    judged = await judge(endpoint, orders=1, rubric=CRITERIA).score(qualities(2, 7))
     assert judged.trajectories[1].judgement.criteria == pytest.approx({"right": 7 / 9, "short": 7 / 9})
-
-
-def test_a_local_model_is_refused():
-    with pytest.raises(JudgeError):
-        Judge("constant", mode="readout").check()
 
 
 RUBRIC = Rubric("Be good.")
@@ -163,3 +161,90 @@ def test_a_digit_is_found_behind_its_label_in_the_final_answer(said, end):
 def test_a_digit_that_something_around_it_changes_is_no_score(before, after):
     with pytest.raises(VerdictError):
         read_readout(reply((before + '{"X": ', {}), ("7", {"7": 1.0}), ("}" + after, {})), RUBRIC, ["X"])
+
+
+@pytest.fixture(params=["openai", "hosted_vllm", "openrouter", "cloudflare"])
+def server(request: pytest.FixtureRequest) -> Iterator[DecisionServer]:
+    fake = DecisionServer(request.param)
+    yield fake
+    fake.close()
+
+
+OPENAI = pytest.mark.parametrize("server", ["openai"], indirect=True)
+
+
+def decider(fake: DecisionServer, **options: Any) -> Judge:
+    return Judge([Juror(fake.model, params=fake.params)], mode="decisions", **options)
+
+
+async def test_every_wire_gives_the_mean_of_the_distribution_and_its_spread(server: DecisionServer):
+    judged = await decider(server, orders=1, rubric="Be good.").score(qualities(2, 7, 4))
+    whole = judged.judgement
+    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9, 4 / 9])
+    assert [t.judgement.standard_error for t in judged if t.judgement] == pytest.approx([math.sqrt(0.5) / 9] * 3)
+    assert (whole.status, whole.mode, whole.calls) == ("scored", "decisions", 1)
+    assert (whole.prompt_tokens, whole.completion_tokens) == (900, 3)
+    ((path, body, headers),) = server.requests
+    assert path == server.path
+    assert headers["authorization"] == "Bearer none"
+    assert len(body["questions"]) == 3
+    assert "Be good." in server.shown(body)
+    assert "from 0 (worst) to 9 (best)" in server.shown(body)
+    assert '"scores"' not in server.shown(body)
+
+
+async def test_a_refused_question_leaves_its_member_alone_without_a_score(server: DecisionServer):
+    server.spoil = lambda label, p: None if p[7] == 0.5 else p
+    judged = await decider(server, orders=2).score(qualities(2, 7, 4))
+    assert [t.reward is None for t in judged] == [False, True, False]
+    assert judged.trajectories[1].judgement.reason == "no vote: the model gave no answer"
+    assert judged.judgement.status == "partial"
+
+
+@OPENAI
+async def test_each_criterion_is_a_question_of_its_own(server: DecisionServer):
+    judged = await decider(server, orders=1, rubric=CRITERIA).score(qualities(2, 7))
+    ((_, body, _),) = server.requests
+    assert len(body["questions"]) == 4
+    assert sum("criterion a (right) alone" in question["instructions"] for question in body["questions"]) == 2
+    assert judged.trajectories[1].judgement.criteria == pytest.approx({"right": 7 / 9, "short": 7 / 9})
+
+
+@OPENAI
+async def test_transport_failures_are_retried_and_replies_are_kept(server: DecisionServer, tmp_path):
+    server.failures = [(503, {"error": {"message": "busy"}}), (429, {"error": {"message": "slow down"}})]
+    tape = Cassette(tmp_path / "tape.sqlite")
+    first = await decider(server, orders=2, cassette=tape).score(qualities(2, 7))
+    asked = len(server.requests)
+    again = await decider(server, orders=2, cassette=tape).score(qualities(2, 7))
+    assert asked == 4
+    assert len(server.requests) == asked
+    assert [t.reward for t in again] == [t.reward for t in first] == pytest.approx([2 / 9, 7 / 9])
+    assert again.judgement.cached_calls == 2
+
+
+@OPENAI
+@pytest.mark.parametrize("jury", [False, True])
+async def test_a_provider_without_decisions_is_an_error_at_once(server: DecisionServer, jury: bool):
+    other = Juror("anthropic/claude", params={"api_key": "none"})
+    jurors = [Juror(server.model, params=server.params), other] if jury else [other]
+    with pytest.raises(JudgeError, match="anthropic/claude") as error:
+        await Judge(jurors, mode="decisions").score(qualities(2, 7))
+    assert error.value.remedy
+
+
+WEIGHTS = st.lists(st.floats(0, 1), min_size=2, max_size=10).filter(lambda weights: sum(weights) > 0.1)
+
+
+@given(WEIGHTS, st.sampled_from([0.5, 0.9, 1.1, 2.0, -1.0]))
+def test_what_does_not_sum_to_one_is_no_distribution(weights, factor):
+    probabilities = [factor * weight / math.fsum(weights) for weight in weights]
+    assert isinstance(read_moments(probabilities, len(weights)), str)
+
+
+def test_two_answers_to_one_question_are_none():
+    answers = [
+        {"name": name, "probabilities": shares} for name, shares in (("X", [0, 1]), ("X", [1, 0]), ("Y", [0, 1]))
+    ]
+    verdict = read_decisions(json.dumps({"answers": answers}), RUBRIC, ["X", "Y"], 2)
+    assert verdict.unread == {"X": "its question has two answers"}
