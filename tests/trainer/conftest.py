@@ -72,6 +72,11 @@ def attempt(*turns: Choice, **fields: object) -> Trajectory:
     return Trajectory(messages_and_choices=[{"role": "user", "content": "task"}, *turns], **fields)
 
 
+def turns_on(count: int) -> list[Choice]:
+    """Turns of two tokens each, which go on from one another."""
+    return [sampled_turn([1, *[2, 9, 8] * turn], [2, 9]) for turn in range(count)]
+
+
 def sequence(prompt_ids: list[int], token_ids: list[int], logprobs: list[float], temperature: float = 1.0):
     tokens = TokenSequence()
     tokens.extend(prompt_ids)

@@ -16,7 +16,7 @@ from gavel.trainer.config import TrainConfig
 from gavel.trainer.data.advantages import credit, critic_advantages
 from gavel.trainer.data.training_batch import critic_credit, make_batch
 from gavel.trainer.loop.judge_alarms import WINDOW, JudgeAlarm, judge_alarms
-from tests.trainer.conftest import Letters, attempt, sampled_turn
+from tests.trainer.conftest import Letters, attempt, sampled_turn, turns_on
 
 NUMBER = st.floats(-1, 1)
 SHARE = st.floats(0, 1)
@@ -49,33 +49,24 @@ def test_a_group_paid_by_hand():
 
 
 def member(states: list[float], reward: float, turns: int = 3) -> Trajectory:
-    """Turns of two tokens each."""
-    ids = [1]
-    sampled = []
-    for turn in range(turns):
-        sampled.append(sampled_turn(list(ids), [2 + turn, 9]))
-        ids += [2 + turn, 9, 8]
-    found = attempt(*sampled, reward=reward)
     votes = [Vote(score=reward, position=0, order=0, model="m", states=states)]
-    found.judgement = Judgement(score=reward, states=states, votes=votes)
-    return found
+    return attempt(*turns_on(turns), reward=reward, judgement=Judgement(score=reward, states=states, votes=votes))
 
 
 SEEN = [member([0.5, 0.0, 0.0], 0.0), member([0.5, 1.0, 1.0], 1.0)]
 
 
-def test_all_tokens_of_a_turn_share_its_advantage():
-    batch = make_batch([TrajectoryGroup(SEEN)], TrainConfig(advantage="critic", gae_lambda=0.0), Letters())
-    found = [value for each in batch.sequences for value in each.advantages]
-    assert found == pytest.approx([0, 0, -0.5, -0.5, 0, 0, 0, 0, 0.5, 0.5, 0, 0])
-    assert batch.critic == {"critic/lambda": 0.0, "critic/stateless": 0.0}
-
-
-def test_states_that_mislead_are_not_used_in_that_step():
-    groups = [TrajectoryGroup([member([0.5, 1.0, 0.0], 0.0), member([0.5, 0.0, 1.0], 1.0)])]
-    batch = make_batch(groups, TrainConfig(advantage="critic", gae_lambda=0.0), Letters())
-    assert batch.critic["critic/lambda"] == 1.0
-    assert [value for each in batch.sequences for value in each.advantages] == pytest.approx([-0.5] * 6 + [0.5] * 6)
+@pytest.mark.parametrize(
+    ("members", "used", "paid"),
+    [
+        (SEEN, 0.0, [0, 0, -0.5, -0.5, 0, 0, 0, 0, 0.5, 0.5, 0, 0]),
+        ([member([0.5, 1.0, 0.0], 0.0), member([0.5, 0.0, 1.0], 1.0)], 1.0, [-0.5] * 6 + [0.5] * 6),
+    ],
+)
+def test_all_tokens_of_a_turn_share_its_advantage_and_states_that_mislead_are_not_used(members, used, paid):
+    batch = make_batch([TrajectoryGroup(members)], TrainConfig(advantage="critic", gae_lambda=0.0), Letters())
+    assert [value for each in batch.sequences for value in each.advantages] == pytest.approx(paid)
+    assert batch.critic == {"critic/lambda": used, "critic/stateless": 0.0}
 
 
 def test_members_without_states_and_further_conversations_have_one_advantage_and_examples_take_no_credit():
