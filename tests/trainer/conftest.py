@@ -7,6 +7,7 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
@@ -19,15 +20,16 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.config import LoraSettings
+from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.engines.protocol import SamplingRequest
+from gavel.trainer.engines.protocol import Engine, Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import policy as policy_room
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.fake_hub import TOKEN, FakeHub
+from tests.limits import HANG_SECONDS
 
 VOCABULARY = 64
 
@@ -116,6 +118,24 @@ def request_for(prompt_ids: list[int], **changes: object) -> SamplingRequest:
     return SamplingRequest(prompt_ids=prompt_ids, **(settings | changes))
 
 
+def some_ids(seed: int, length: int, vocabulary: int = VOCABULARY) -> list[int]:
+    return np.random.default_rng(seed).integers(0, vocabulary, length).tolist()
+
+
+IDS = [5, 3, 60, 2]
+
+
+def ask(engine: Engine, prompt_ids: list[int] = IDS, **changes: object) -> Sampled:
+    return engine.submit(request_for(prompt_ids, **changes)).result(timeout=HANG_SECONDS)
+
+
+def assert_sampled_by(
+    model: torch.nn.Module, prompt_ids: list[int], found: Sampled, temperature: float = 1.0, within: float = 1e-4
+) -> None:
+    expected = full_logprobs(model, prompt_ids + found.token_ids, temperature)[len(prompt_ids) - 1 :]
+    assert found.logprobs == pytest.approx(expected.tolist(), abs=within)
+
+
 class WholeModel:
     """An adapter that replaces every weight: no small change can pass for it."""
 
@@ -193,10 +213,12 @@ def fresh_policy() -> Policy:
 def opened(tmp_path, monkeypatch, policy):
     monkeypatch.setattr(policy_room, "chat_renderer", lambda *_: policy.renderer)
 
-    def open_policy(family: Any, *, experts: bool = False) -> Policy:
+    def open_policy(family: Any, model: Any = None, *, lora: Any = None, experts: bool = False) -> Policy:
         family.read_config().save_pretrained(tmp_path)
         policy.tokenizer.save_pretrained(tmp_path)
-        own = Policy(str(tmp_path), LoraSettings(rank=2, experts=experts), load=lambda *_: family.model())
+        settings = PolicySettings(dtype="float32")
+        lora = lora or LoraSettings(rank=2, experts=experts)
+        own = Policy(str(tmp_path), lora, settings=settings, load=lambda *_: model or family.model())
         stirred(own)
         own.save_adapter(tmp_path)
         return own

@@ -9,19 +9,16 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.config import LoraSettings, TrainConfig, VllmSettings
+from gavel.trainer.config import TrainConfig, VllmSettings
 from gavel.trainer.engines import vllm as vllm_module
 from gavel.trainer.engines.protocol import AdapterGone, EngineError, Sampled
 from gavel.trainer.engines.vllm import VllmEngine
-from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import a_group, a_model, full_logprobs, registered, request_for, tiny_model
+from tests.trainer.conftest import IDS, a_group, a_model, ask, assert_sampled_by, registered, request_for, tiny_model
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn, until
 from tests.trainer.families import BY_NAME
 
 pytestmark = pytest.mark.slow
-
-IDS = [5, 3, 60, 2]
 
 
 @pytest.fixture
@@ -32,11 +29,12 @@ def server() -> Iterator[StandIn]:
 
 
 @pytest.fixture
-def connect(server, tmp_path) -> Iterator[Callable[..., VllmEngine]]:
+def connect(server, policy, tmp_path) -> Iterator[Callable[..., VllmEngine]]:
     made: list[VllmEngine] = []
 
-    def connected(**settings) -> VllmEngine:
+    def connected(version: int = 0, **settings) -> VllmEngine:
         made.append(VllmEngine(server.url, BASE, tmp_path / "adapters", max_context=256, **settings))
+        made[-1].publish(policy, version)
         return made[-1]
 
     yield connected
@@ -44,17 +42,12 @@ def connect(server, tmp_path) -> Iterator[Callable[..., VllmEngine]]:
         engine.close()
 
 
-def ask(engine: VllmEngine, **changes):
-    return engine.submit(request_for(IDS, **changes)).result(timeout=HANG_SECONDS)
-
-
 def test_the_address_may_be_the_one_that_openai_clients_take(server, policy, tmp_path):
     engine = VllmEngine(f"{server.url}/v1/", BASE, tmp_path / "adapters", max_context=256)
     assert engine.max_context == 200, "the server takes no more"
     engine.publish(policy, 4)
     found = ask(engine, temperature=0.7)
-    expected = full_logprobs(tiny_model(), [*IDS, *found.token_ids], 0.7)[len(IDS) - 1 :]
-    assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+    assert_sampled_by(tiny_model(), IDS, found, 0.7)
     assert found.adapter_version == 4
     engine.close()
 
@@ -65,10 +58,9 @@ def test_a_server_of_another_model_is_refused_naming_both(server, tmp_path):
     assert "--served-model-name" in error.value.remedy
 
 
-def test_unscaled_logprobs_serve_temperature_one_only(server, connect, policy):
+def test_unscaled_logprobs_serve_temperature_one_only(server, connect):
     server.unscaled = True
     engine = connect()
-    engine.publish(policy, 0)
     assert ask(engine).token_ids
     assert ask(engine, temperature=0.0).token_ids
     with pytest.raises(EngineError, match=r"temperature 0\.7") as error:
@@ -76,31 +68,22 @@ def test_unscaled_logprobs_serve_temperature_one_only(server, connect, policy):
     assert "--logprobs-mode processed_logprobs" in error.value.remedy
 
 
-def test_a_server_that_loads_no_adapters_says_what_it_needs(server, connect, policy):
+def test_a_server_that_loads_no_adapters_says_what_it_needs(server, connect):
     server.missing = {"/v1/load_lora_adapter"}
     with pytest.raises(EngineError, match=r"answered 404: .*Not Found") as error:
-        connect().publish(policy, 0)
+        connect()
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" in error.value.remedy
 
 
-def test_a_server_is_told_of_experts_that_are_adapted(server, connect, policy, tmp_path):
-    family = BY_NAME["Qwen3-MoE"]
-    family.read_config().save_pretrained(tmp_path)
-    policy.tokenizer.save_pretrained(tmp_path)
-    mixture = Policy(str(tmp_path), LoraSettings(experts=True), "qwen3", load=lambda *_: family.model())
-    engine = connect(versions=2)
-    engine.publish(mixture, 0)
-    engine.publish(policy, 1)
+def test_a_server_is_told_of_experts_that_are_adapted(server, connect, opened):
+    connect(versions=2).publish(opened(BY_NAME["Qwen3-MoE"], experts=True), 1)
     assert len(server.adapters) == 2
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(
-    server, connect, policy, monkeypatch, streamed
-):
+def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(server, connect, monkeypatch, streamed):
     monkeypatch.setattr(vllm_module, "_HEALTH_CHECKS", 3)
     engine = connect()
-    engine.publish(policy, 0)
     server.breaks_off = True
     with pytest.raises(EngineError, match=r"ended a (request|stream) early"):
         ask(engine, on_tokens=list[Sampled]().append if streamed else None)
@@ -111,8 +94,7 @@ def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(
 def test_an_adapter_is_kept_for_as_long_as_a_request_uses_it_and_its_name_is_never_used_again(
     server, connect, policy, tmp_path
 ):
-    engine = connect()
-    engine.publish(policy, 1)
+    engine = connect(1)
     server.go_on.clear()
     early = engine.submit(request_for(IDS))
     until(lambda: server.asked[-1] == "/v1/completions")
@@ -132,8 +114,8 @@ def test_an_adapter_is_kept_for_as_long_as_a_request_uses_it_and_its_name_is_nev
 
 
 def test_as_many_adapters_as_may_be_asked_for_stay_at_the_server(server, connect, policy):
-    engine = connect(versions=2)
-    for version in (1, 2, 3):
+    engine = connect(1, versions=2)
+    for version in (2, 3):
         engine.publish(policy, version)
     assert engine.adapter_versions == [2, 3]
     assert [name.split("-")[0] for name in server.adapters] == ["gavel@2", "gavel@3"]
@@ -146,9 +128,8 @@ def test_as_many_adapters_as_may_be_asked_for_stay_at_the_server(server, connect
         ask(engine, adapter_version=1)
 
 
-def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(server, connect, policy):
+def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(server, connect):
     engine = connect(sleep=True)
-    engine.publish(policy, 0)
     server.asked.clear()
     server.go_on.clear()
     early = engine.submit(request_for(IDS))
@@ -161,9 +142,8 @@ def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(ser
     assert server.asked == ["/v1/completions", "completed", "/sleep", "/wake_up", "/v1/completions", "completed"]
 
 
-def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(server, connect, policy, monkeypatch):
+def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(server, connect, monkeypatch):
     engine = connect()
-    engine.publish(policy, 0)
     monkeypatch.setattr(vllm_module, "deadline", lambda *_: 0.3)
     server.go_on.clear()
     with pytest.raises(EngineError, match="was not done after"):
@@ -173,7 +153,6 @@ def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(server, connec
 @pytest.mark.parametrize("ails", ["gone", "dying", "cuts off", "aborts"])
 def test_a_server_that_is_dying_or_gone_is_an_error_and_closes_the_engine(server, connect, policy, ails):
     engine = connect()
-    engine.publish(policy, 0)
     assert not engine.closed
     if ails == "gone":
         server.close()

@@ -113,10 +113,7 @@ def measured(policy: Policy, tokens: int, *, checkpointing: bool) -> int:
         pytest.param("Seed-OSS", marks=pytest.mark.thorough),
     ],
 )
-def test_bytes_adapted_layers_and_a_step_of_a_family_are_what_is_planned(
-    name, checkpointing, tmp_path, policy, monkeypatch
-):
-    monkeypatch.setattr("gavel.trainer.policy.policy.chat_renderer", lambda *_: policy.renderer)
+def test_bytes_adapted_layers_and_a_step_of_a_family_are_what_is_planned(name, checkpointing, opened):
     family = BY_NAME[name]
     planned = PlannedPolicy(family.read_config(), LoraSettings(), torch.float32)
     real = family.model(dtype=torch.float32)
@@ -126,10 +123,7 @@ def test_bytes_adapted_layers_and_a_step_of_a_family_are_what_is_planned(
     assert (planned.spans is None) == bool(family.alone)
     assert len(planned.layer_bytes) == real.config.get_text_config().num_hidden_layers
     (plan,) = measure_step_peaks(planned, [TOKENS], device="cpu", checkpointing=checkpointing)
-    family.read_config().save_pretrained(tmp_path)
-    policy.tokenizer.save_pretrained(tmp_path)
-    settings = PolicySettings(dtype="float32")
-    own = Policy(str(tmp_path), LoraSettings(), "qwen3", settings, load=lambda *_: real)
+    own = opened(family, real, lora=LoraSettings())
     assert plan == pytest.approx(measured(own, TOKENS, checkpointing=checkpointing), rel=CLOSE)
 
 
