@@ -229,6 +229,3 @@ class Characters:
 def test_a_broken_call_is_told_as_broken(text: str, status: ToolCallParseStatus) -> None:
     _, (call,) = HermesCalls(Characters()).extract([*map(ord, text)])
     assert call.status is status
-
-
-PLAIN = {"add_special_tokens": False}
