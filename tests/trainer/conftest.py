@@ -25,6 +25,9 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import Engine, Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.learner.step_bytes import PassBytes
+from gavel.trainer.memory import needs as memory_needs
+from gavel.trainer.memory.needs import PlannedPolicy
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import policy as policy_room
 from gavel.trainer.policy.policy import Policy, load_base
@@ -173,6 +176,22 @@ async def a_group(model: TrainableModel, rewards: list[float | None]) -> Traject
     for trajectory, reward in zip(group, rewards, strict=True):
         trajectory.reward = reward
     return group
+
+
+@contextlib.contextmanager
+def counted_once() -> Iterator[None]:
+    """A learner's steps are counted once for all plans of one policy: plans differ in what they make of them."""
+    count, counted = memory_needs.learner_bytes, {}
+
+    def once(policy: PlannedPolicy, *, device: str, checkpointing: bool) -> PassBytes:
+        key = repr(policy.model), policy.dtype, policy.base_bytes, policy.max_context, device, checkpointing
+        if key not in counted:
+            counted[key] = count(policy, device=device, checkpointing=checkpointing)
+        return counted[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_needs, "learner_bytes", once)
+        yield
 
 
 MakeEngine = Callable[..., TransformersEngine]

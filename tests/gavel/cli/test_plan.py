@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from gavel.cli.app import app
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.memory.plan import size
-from tests.trainer.counted_steps import counted_once
+from tests.trainer.conftest import counted_once
 
 pytestmark = pytest.mark.slow
 SMALL = ["plan", "embedded/returns-desk", "--max-context", "256"]

@@ -164,7 +164,7 @@ def test_one_that_comes_back_serves_once_it_has_the_live_adapter_and_is_admitted
 def test_one_that_hangs_is_left_out_and_its_requests_begin_again(servers, connect):
     pool = connect(1)
     waiting = held_up(pool, servers[0])
-    servers[0].unhealthy = True
+    servers[0].ails = "unhealthy"
     assert waiting.result(timeout=HANG_SECONDS).adapter_version == 1
     assert pool.take_counts() == {"samplers": 1, "requests_restarted": 1}
 

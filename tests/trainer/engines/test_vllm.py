@@ -101,10 +101,10 @@ def test_a_server_is_told_of_experts_that_are_adapted(server, connect, opened):
 def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(server, connect, monkeypatch, streamed):
     monkeypatch.setattr(vllm_module, "_HEALTH_CHECKS", 3)
     engine = connect()
-    server.breaks_off = True
+    server.ails = "breaks off"
     with pytest.raises(EngineError, match=r"ended a (request|stream) early"):
         ask(engine, on_tokens=list[Sampled]().append if streamed else None)
-    server.breaks_off = False
+    server.ails = None
     assert ask(engine).finish_reason == "length"
 
 

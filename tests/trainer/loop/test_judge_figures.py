@@ -135,17 +135,15 @@ GOLDEN = [{"name": "sum", "members": {"right": RIGHT, "wrong": WRONG}, "order": 
 
 
 class LengthJudge:
-    """Scores by the length of what an attempt shows; `sign` and `shift` change while a test goes on."""
+    """Scores by the length of what an attempt shows; `sign` changes while a test goes on."""
 
-    def __init__(self, sign: int = 1, shift: float = 0.0) -> None:
-        self.sign, self.shift, self.calls = sign, shift, 0
+    def __init__(self, sign: int = 1) -> None:
+        self.sign = sign
 
     async def __call__(self, messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
-        self.calls += 1
         lengths = {label: len(str(shown)) for label, shown in read_transcripts(messages[1]["content"]).items()}
         order = sorted(set(lengths.values()))
-        scores = {label: 0.5 + 0.1 * self.sign * order.index(length) for label, length in lengths.items()}
-        return json.dumps({label: min(1.0, score + self.shift) for label, score in scores.items()})
+        return json.dumps({label: 0.5 + 0.1 * self.sign * order.index(length) for label, length in lengths.items()})
 
 
 def test_a_golden_set_or_second_judge_that_cannot_be_used_is_told_before_the_run(tmp_path: Path) -> None:
@@ -175,17 +173,13 @@ async def test_a_run_replays_golden_groups_and_anchors_every_n_steps_and_asks_th
             await train_scenario(model, scenario, Judge(judging), loop, TrainConfig(), second=second)
             return backend.history(model, "train")
 
-    def having(rows: list[dict[str, Any]], has: Callable[[dict[str, Any]], bool]) -> list[int]:
-        return [row["step"] for row in rows if has(row)]
-
     await run(1)
     judging.sign = -1
     rows = await run(3)
-    assert having(rows, lambda row: "health/golden_right" in row) == [1, 3]
-    assert [row["health/golden_right"] for row in rows if "health/golden_right" in row] == [1, 0]
-    assert having(rows, lambda row: "health/anchor_drift" in row) == [3]
+    assert [row.get("health/golden_right") for row in rows] == [1, None, 0]
+    assert ["health/anchor_drift" in row for row in rows] == [False, False, True]
     assert rows[2]["health/anchor_change"] > 0
-    assert having(rows, lambda row: "health/second_tau" in row) == [1, 2, 3]
+    assert [row["step"] for row in rows if "health/second_tau" in row] == [1, 2, 3]
     assert rows[0]["health/second_tau"] < 0 < rows[1]["health/second_tau"]
     assert all(row["checks/calls"] >= 2 for row in rows)
 

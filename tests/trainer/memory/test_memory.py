@@ -25,7 +25,7 @@ from gavel.trainer.memory.plan import Device, MemoryPlan, make_plan
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy, lora_targets, storage_bytes
 from gavel.trainer.run_config import RunConfig
-from tests.trainer.counted_steps import counted_once
+from tests.trainer.conftest import counted_once
 from tests.trainer.families import BY_NAME, Family
 
 pytestmark = pytest.mark.slow

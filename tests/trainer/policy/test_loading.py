@@ -12,7 +12,6 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from gavel.base.extras import install_line
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
@@ -22,7 +21,6 @@ from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy import policy as policy_room
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
-from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.trainer.conftest import a_group, a_model, gradient_of, registered, sequence, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -107,15 +105,6 @@ async def train_once(tmp_path: Path, settings: PolicySettings, base: str = EMBED
     async with registered(tmp_path, a_model("held", base_model=base, policy=settings)) as (model, _):
         group = await a_group(model, [0.0, 1.0])
         return (await model.train([group], TrainConfig(learning_rate=1e-3))).metrics
-
-
-async def test_a_bfloat16_policy_is_sampled_trained_and_published_on_a_cpu(tmp_path):
-    metrics = await train_once(tmp_path, HALF)
-    assert metrics["publish_gap"] < 0.3
-    assert metrics["logprob_drift"] < 0.1
-    async with LocalBackend(tmp_path) as backend:
-        with pytest.raises(RunDirectoryError, match="policy: dtype 'bfloat16', not 'auto'"):
-            await a_model("held").register(backend)
 
 
 async def test_a_base_in_four_bits_is_sampled_as_it_is_trained(wide, tmp_path):

@@ -318,8 +318,8 @@ EXPERIMENT: dict[str, Any] = {
 }
 
 
-def card(*rows: dict[str, Any], step: int = 9, experiment: dict[str, Any] = EXPERIMENT, base: str = "a/b") -> ModelCard:
-    return ModelCard(model_card(CLERK, experiment, rows, step=step, base=base))
+def card(*rows: dict[str, Any], base: str) -> ModelCard:
+    return ModelCard(model_card(CLERK, EXPERIMENT, rows, step=9, base=base))
 
 
 def test_task_judge_rubric_base_and_the_curve_up_to_the_step_are_on_the_card() -> None:
