@@ -353,9 +353,8 @@ def test_the_directory_has_all_that_serving_needs(tmp_path):
     assert ours.chat_template == theirs.chat_template
 
 
-def test_a_merge_that_comes_out_wrong_is_no_export(monkeypatch, fresh_policy, tmp_path):
-    stirred(fresh_policy)
-    fresh_policy.save_adapter(tmp_path / "checkpoint")
+def test_a_merge_that_comes_out_wrong_is_no_export(monkeypatch, adapted, tmp_path):
+    adapted.save_adapter(tmp_path / "checkpoint")
     monkeypatch.setattr(merged_model, "_merge", lambda *_: None)
     with pytest.raises(ExportError, match="nats"):
         write_merged(EMBEDDED_POLICY, PolicySettings(), tmp_path / "checkpoint", tmp_path / "out", torch.float32)
@@ -368,8 +367,7 @@ def test_the_export_of_a_4bit_base_has_the_weights_that_the_policy_computed_with
     tiny_model(vocab_size=832, **wide).save_pretrained(tmp_path / "base")
     policy.tokenizer.save_pretrained(tmp_path / "base")
     settings = PolicySettings(quantization="4bit")
-    own = Policy(str(tmp_path / "base"), LoraSettings(rank=2), "qwen3", settings)
-    stirred(own)
+    own = stirred(Policy(str(tmp_path / "base"), LoraSettings(rank=2), "qwen3", settings))
     own.save_adapter(tmp_path / "checkpoint")
     expected = logprobs(own.model)
     write_merged(str(tmp_path / "base"), settings, tmp_path / "checkpoint", tmp_path / "out", torch.float32)

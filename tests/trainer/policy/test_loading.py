@@ -2,9 +2,9 @@
 
 import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -101,20 +101,11 @@ def test_a_base_in_four_bits_keeps_its_products_and_its_gradient_after_a_pass_wi
     assert torch.equal(step(scored, 1e-3), step(fresh, 1e-3))
 
 
-async def train_once(tmp_path: Path, settings: PolicySettings, base: str = EMBEDDED_POLICY) -> dict[str, float]:
-    async with registered(tmp_path, a_model("held", base_model=base, policy=settings)) as (model, _):
-        group = await a_group(model, [0.0, 1.0])
-        return (await model.train([group], TrainConfig(learning_rate=1e-3))).metrics
-
-
 async def test_a_base_in_four_bits_is_sampled_as_it_is_trained(wide, tmp_path):
-    metrics = await train_once(tmp_path, FOUR_BITS, wide)
+    async with registered(tmp_path, a_model(base_model=wide, policy=FOUR_BITS)) as (model, _):
+        metrics = (await model.train([await a_group(model, [0.0, 1.0])], TrainConfig(learning_rate=1e-3))).metrics
     assert max(metrics["publish_gap"], metrics["logprob_drift"]) < 1e-3
     assert metrics["gradient_norm"] > 0
-
-
-def refused(*_):
-    raise AssertionError("the base is loaded")
 
 
 @pytest.mark.parametrize(
@@ -130,9 +121,9 @@ def test_what_is_not_installed_or_needs_a_gpu_is_an_error_that_says_so(monkeypat
     monkeypatch.setattr(policy_room, "_device", lambda: device)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "unsloth", None)
-    load = refused if settings.use_liger_kernel else None
+    loads = Mock(side_effect=AssertionError("the base is loaded")) if settings.use_liger_kernel else None
     with pytest.raises(error) as raised:
-        Policy(EMBEDDED_POLICY, LORA, settings=settings, load=load)
+        Policy(EMBEDDED_POLICY, LORA, settings=settings, load=loads)
     assert remedy in raised.value.remedy
 
 
