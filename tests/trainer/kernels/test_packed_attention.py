@@ -15,15 +15,7 @@ from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.kernels import attention_kernels, varlen_attention
 from gavel.trainer.kernels import packed_attention as attention
-from gavel.trainer.kernels.attention_kernels import (
-    FULL,
-    CpuFlash,
-    CudaFlash,
-    Plain,
-    ScoreForm,
-    Span,
-    kernel_for,
-)
+from gavel.trainer.kernels.attention_kernels import FULL, CpuFlash, CudaFlash, Plain, ScoreForm, Span, kernel_for
 from gavel.trainer.kernels.packed_attention import PackedRow, attend_packed, packed_attention
 from gavel.trainer.kernels.varlen_attention import Level, levels
 from tests.trainer.conftest import tiny_model

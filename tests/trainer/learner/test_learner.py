@@ -352,24 +352,17 @@ def test_rounding_between_sampler_and_learner_clips_no_sequence_of_gspo():
     assert clipped["grpo"] > 0.3, "the same bounds against the sampler"
 
 
-SCHEDULED = {"learning_rate": 1e-3, "warmup_steps": 2, "total_steps": 10, "weight_decay": 0.01}
-
-
 def a_learner() -> Learner:
     return Learner(Policy(EMBEDDED_POLICY, LoraSettings(rank=64)))
 
 
-def a_batch(learner: Learner) -> Batch:
-    batch = make_batch(make_sequences(learner.policy, [12, 20, 8, 16]), [0.5, -0.5, 1.0, -1.0])
-    rewards = [[0.0] * (each.tokens.trained_tokens - 1) + [each.advantage] for each in batch.sequences]
-    return Batch([replace(each, rewards=own) for each, own in zip(batch.sequences, rewards, strict=True)])
-
-
 @pytest.mark.parametrize("loss", [ClippedSurrogate(), Ppo()], ids=lambda loss: loss.kind)
 def test_a_restored_learner_makes_bitwise_the_same_next_update(loss):
-    config = TrainConfig(loss=loss, mini_batches=2, **SCHEDULED)
+    schedule = {"learning_rate": 1e-3, "warmup_steps": 2, "total_steps": 10, "weight_decay": 0.01}
+    config = TrainConfig(loss=loss, mini_batches=2, **schedule)
     through = a_learner()
-    batch = a_batch(through)
+    batch = make_batch(make_sequences(through.policy, [12, 20, 8, 16]), [0.5, -0.5, 1.0, -1.0])
+    batch = Batch([replace(s, rewards=[s.advantage] * s.tokens.trained_tokens) for s in batch.sequences])
     through.step(batch, config)
     saved = io.BytesIO()
     torch.save(through.state(), saved)

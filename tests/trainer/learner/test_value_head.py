@@ -17,12 +17,7 @@ from gavel.trainer.data.training_batch import Batch
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_scores, trained_values
-from gavel.trainer.learner.losses import (
-    explained_variance,
-    value_estimates,
-    value_head,
-    value_losses,
-)
+from gavel.trainer.learner.losses import explained_variance, value_estimates, value_head, value_losses
 from gavel.trainer.policy.policy import Policy
 from tests.trainer.conftest import Letters, attempt, sampled_turn
 

@@ -16,20 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from gavel.trainer.config import LoraSettings, PolicySettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.policy import merged_model
-from gavel.trainer.policy.adapters import (
-    check_adapter,
-    reference_weights,
-    start_from,
-)
+from gavel.trainer.policy.adapters import check_adapter, reference_weights, start_from
 from gavel.trainer.policy.loading import BaseModelError, adapter_base, auto_class, plain_logits
 from gavel.trainer.policy.merged_model import ExportError, write_merged
-from gavel.trainer.policy.policy import (
-    Policy,
-    expert_targets,
-    load_base,
-    load_config,
-    lora_targets,
-)
+from gavel.trainer.policy.policy import Policy, expert_targets, load_base, load_config, lora_targets
 from tests.trainer.conftest import a_group, registered, stirred, tiny_model
 from tests.trainer.families import BY_NAME, FAMILIES, Family
 

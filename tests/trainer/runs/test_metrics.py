@@ -19,13 +19,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.runs import trackers
-from gavel.trainer.runs.metrics import (
-    MetricsError,
-    MetricsLog,
-    judge_totals,
-    trajectory_means,
-    whole_rows,
-)
+from gavel.trainer.runs.metrics import MetricsError, MetricsLog, judge_totals, trajectory_means, whole_rows
 from gavel.trainer.runs.run_directory import RunDirectory
 from gavel.trainer.runs.trackers import COLUMNS, TrackerError, chosen_tracker, mark
 from tests.limits import HANG_SECONDS
