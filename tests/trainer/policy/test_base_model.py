@@ -17,11 +17,12 @@ from gavel.trainer.config import LoraSettings, PolicySettings, SftConfig, TrainC
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.policy import merged_model
 from gavel.trainer.policy.adapters import check_adapter, reference_weights, start_from
-from gavel.trainer.policy.loading import BaseModelError, adapter_base, auto_class, plain_logits
+from gavel.trainer.policy.loading import BaseModelError, adapter_base, auto_class
 from gavel.trainer.policy.merged_model import ExportError, write_merged
 from gavel.trainer.policy.policy import Policy, expert_targets, load_base, load_config, lora_targets
-from tests.trainer.conftest import a_group, registered, stirred, tiny_model
+from tests.trainer.conftest import a_group, registered, sequence, stirred, tiny_model
 from tests.trainer.families import BY_NAME, FAMILIES, Family
+from tests.trainer.test_families import plain_logprobs
 
 pytestmark = pytest.mark.slow
 
@@ -211,10 +212,6 @@ def test_a_layer_whose_adapter_would_be_read_as_that_of_another_is_not_adapted()
         targets_of(laguna, ["shared_experts.up_proj"])
 
 
-def moved(**lora: object) -> Policy:
-    return stirred(Policy(EMBEDDED_POLICY, LoraSettings.model_validate(lora)), seed=2)
-
-
 @pytest.mark.parametrize("reference", ["start", "1", "path"])
 async def test_a_reference_is_the_state_that_it_names_also_after_a_restart(tmp_path: Path, reference: str) -> None:
     """Supervised steps first: the divergence from the state after them is 0 in the first step, from the base not."""
@@ -241,8 +238,8 @@ async def test_a_reference_is_the_state_that_it_names_also_after_a_restart(tmp_p
 
 
 def test_another_scale_and_fewer_layers_of_a_reference_are_the_same_function(tmp_path: Path) -> None:
-    other, own = moved(rank=4, alpha=8), Policy(EMBEDDED_POLICY, LoraSettings(rank=4, alpha=32))
-    other.save_adapter(tmp_path)
+    other, own = (Policy(EMBEDDED_POLICY, LoraSettings(rank=4, alpha=alpha)) for alpha in (8, 32))
+    stirred(other).save_adapter(tmp_path)
     weights = reference_weights(own, tmp_path)
     ids = torch.arange(20)[None]
     with torch.no_grad():
@@ -256,8 +253,8 @@ def test_another_scale_and_fewer_layers_of_a_reference_are_the_same_function(tmp
 
 
 def test_a_reference_that_does_not_fit_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    moved(rank=8).save_adapter(tmp_path / "wide")
-    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    Policy(EMBEDDED_POLICY, LoraSettings(rank=8)).save_adapter(tmp_path / "wide")
+    policy = Policy(EMBEDDED_POLICY, LORA)
     with pytest.raises(BaseModelError, match="does not fit") as error:
         reference_weights(policy, tmp_path / "wide")
     assert "same rank" in error.value.remedy
@@ -281,34 +278,9 @@ def test_an_adapter_whose_weights_are_not_finite_is_refused(tmp_path: Path) -> N
         start_from(Policy(EMBEDDED_POLICY, LoraSettings()), tmp_path)
 
 
-IDS = [[5, 9, 31, 7, 7, 12, 40, 3, 18, 22, 64, 2, 90, 11]]
+TEXT = sequence([5], [9, 31, 7, 7, 12, 40, 3, 18, 22, 64, 2, 90, 11], [0.0] * 13)
 NATS = {torch.float32: 1e-4, torch.bfloat16: 0.3, torch.float16: 0.05}
 """Tolerances of the docs, per dtype, for log-probs of the tiny models here."""
-
-
-def logprobs(model: Any) -> torch.Tensor:
-    ids = torch.tensor(IDS)
-    with torch.inference_mode():
-        found = plain_logits(model, ids)[0, :-1].float().log_softmax(-1)
-    return found.gather(-1, ids[0, 1:, None])[:, 0]
-
-
-@pytest.fixture
-def trained(tmp_path, policy):
-    """Writes a family's base and a checkpoint over it; returns the adapted model."""
-
-    def make(family: Family, *, experts: bool = False) -> Any:
-        base = family.model()
-        base.save_pretrained(tmp_path / "base")
-        policy.tokenizer.save_pretrained(tmp_path / "base")
-        own = auto_class(family.read_config()).from_pretrained(tmp_path / "base", dtype=torch.float32).eval()
-        lora = LoraConfig(r=2, lora_alpha=4, target_modules=lora_targets(own), task_type="CAUSAL_LM")
-        lora.target_parameters = expert_targets(own) if experts else None
-        adapted = stirred(get_peft_model(own, lora)).eval()
-        adapted.save_pretrained(tmp_path / "checkpoint")
-        return adapted
-
-    return make
 
 
 MERGED = [
@@ -323,14 +295,21 @@ MERGED = [
 
 
 @pytest.mark.parametrize(("family", "experts", "dtype"), MERGED)
-def test_a_merged_family_has_the_log_probs_of_base_and_adapter(family, experts, dtype, trained, tmp_path):
-    expected = logprobs(trained(family, experts=experts))
-    out = tmp_path / "out"
-    gap = write_merged(str(tmp_path / "base"), PolicySettings(), tmp_path / "checkpoint", out, dtype)
+@torch.no_grad()
+def test_a_merged_family_has_the_log_probs_of_base_and_adapter(family, experts, dtype, policy, tmp_path):
+    base, out = tmp_path / "base", tmp_path / "out"
+    family.model().save_pretrained(base)
+    policy.tokenizer.save_pretrained(base)
+    own = auto_class(family.read_config()).from_pretrained(base, dtype=torch.float32).eval()
+    lora = LoraConfig(r=2, lora_alpha=4, target_modules=lora_targets(own), task_type="CAUSAL_LM")
+    lora.target_parameters = expert_targets(own) if experts else None
+    adapted: Any = stirred(get_peft_model(own, lora)).eval()
+    adapted.save_pretrained(tmp_path / "checkpoint")
+    gap = write_merged(str(base), PolicySettings(), tmp_path / "checkpoint", out, dtype)
     again: Any = auto_class(family.read_config()).from_pretrained(out, dtype="auto").eval()
     assert again.dtype == dtype
     assert gap < merged_model._TOLERANCE[dtype]
-    torch.testing.assert_close(logprobs(again), expected, atol=NATS[dtype], rtol=0)
+    torch.testing.assert_close(plain_logprobs(again, TEXT), plain_logprobs(adapted, TEXT), atol=NATS[dtype], rtol=0)
     assert not [file for file in out.iterdir() if "adapter" in file.name]
 
 
@@ -359,8 +338,7 @@ def test_the_export_of_a_4bit_base_has_the_weights_that_the_policy_computed_with
     settings = PolicySettings(quantization="4bit")
     own = stirred(Policy(str(tmp_path / "base"), LoraSettings(rank=2), "qwen3", settings))
     own.save_adapter(tmp_path / "checkpoint")
-    expected = logprobs(own.model)
     write_merged(str(tmp_path / "base"), settings, tmp_path / "checkpoint", tmp_path / "out", torch.float32)
     merged: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     assert "quantization_config" not in (tmp_path / "out" / "config.json").read_text()
-    torch.testing.assert_close(logprobs(merged), expected, atol=1e-3, rtol=0)
+    torch.testing.assert_close(plain_logprobs(merged, TEXT), plain_logprobs(own.model, TEXT), atol=1e-3, rtol=0)
