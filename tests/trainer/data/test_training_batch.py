@@ -166,9 +166,8 @@ def test_a_member_that_cannot_be_trained_is_left_out_and_counted_and_one_without
 
 @pytest.mark.parametrize("turn", [sampled_turn([1], [27]), sampled_turn([99], [2]), sampled_turn([1], [-1])])
 def test_a_token_that_the_base_model_does_not_have_is_an_error_that_names_both(turn):
-    with pytest.raises(TokenError, match="the base model has 27 tokens") as error:
+    with pytest.raises(TokenError, match="the base model has 27 tokens"):
         make_batch([TrajectoryGroup([attempt(turn, reward=1.0), member(0.0)])])
-    assert "tokenizer" in error.value.remedy
 
 
 decode = Letters().decode

@@ -124,13 +124,10 @@ def test_when_all_are_gone_the_error_says_what_to_do(servers, connect, policy):
     pool = connect(1)
     for server in servers:
         server.die()
-    with pytest.raises(EngineError, match="none of the 2 samplers serves any more") as error:
-        ask(pool)
-    assert "register the model again" in error.value.remedy
+    for call in (lambda: ask(pool), lambda: pool.publish(policy, 2), lambda: pool.score(IDS), lambda: ask(pool)):
+        with pytest.raises(EngineError, match="none of the 2 samplers serves any more"):
+            call()
     assert pool.closed
-    for again in (lambda: pool.publish(policy, 2), lambda: pool.score(IDS), lambda: ask(pool)):
-        with pytest.raises(EngineError, match="none of the 2"):
-            again()
 
 
 def test_one_that_comes_back_serves_once_it_has_the_live_adapter_and_is_admitted(servers, connect, policy):

@@ -175,9 +175,8 @@ def test_a_server_that_is_dying_or_gone_is_an_error_and_closes_the_engine(server
         server.close()
     else:
         server.ails = ails
-    with pytest.raises(EngineError, match="is gone") as error:
+    with pytest.raises(EngineError, match="is gone"):
         ask(engine)
-    assert "Register the model again" in error.value.remedy
     assert engine.closed
     with pytest.raises(EngineError, match="is gone"):
         engine.publish(policy, 1)
@@ -186,9 +185,8 @@ def test_a_server_that_is_dying_or_gone_is_an_error_and_closes_the_engine(server
 async def test_an_address_where_nothing_listens_is_an_error_that_names_it(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(EngineError, match=f"http://127.0.0.1:{port} is gone") as error:
+    with pytest.raises(EngineError, match=f"http://127.0.0.1:{port} is gone"):
         await a_model().register(LocalBackend(tmp_path, engine=VllmSettings(urls=(f"http://127.0.0.1:{port}",))))
-    assert "Start it" in error.value.remedy
 
 
 @pytest.mark.vllm
@@ -204,9 +202,8 @@ async def test_a_model_trains_over_a_vllm_of_its_own_and_hears_of_its_death(tmp_
             assert result.metrics["publish_gap"] < 1e-3
         engine = backend._run(model)._engine
         os.killpg(engine._process._process.pid, signal.SIGKILL)
-        with pytest.raises(EngineError) as error:
+        with pytest.raises(EngineError):
             await model.train([group])
-        assert "Register the model again" in error.value.remedy
     assert (tmp_path / "tests" / "clerk" / "vllm.log").is_file()
     assert not (tmp_path / "tests" / "clerk" / "adapters").exists()
 

@@ -219,9 +219,8 @@ async def test_an_alarm_is_told_and_stored_once_and_a_run_that_stops_at_it_goes_
 
     loop, seen = short(steps=4, tasks_per_step=1, on_alarm="stop"), Mock(Observer)
     async with registered(tmp_path, "alarmed") as (model, backend):
-        with pytest.raises(LoopError, match=r"stopped after step 2: .*success does not") as caught:
+        with pytest.raises(LoopError, match=r"stopped after step 2: .*success does not"):
             await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig(), seen)
-        assert "same command" in caught.value.remedy
         assert await model.get_step() == 2
     async with registered(tmp_path, "alarmed") as (model, backend):
         going_on = loop.model_copy(update={"on_alarm": "tell"})

@@ -123,9 +123,8 @@ def test_what_transformers_cannot_make_of_a_config_is_told_in_a_sentence(own_dir
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_an_error_that_names_both(own_directory):
     tiny_model(vocab_size=64).save_pretrained(own_directory)
-    with pytest.raises(BaseModelError, match=r"does not fit the model: it needs \d+ tokens, the model has 64") as error:
+    with pytest.raises(BaseModelError, match=r"does not fit the model: it needs \d+ tokens, the model has 64"):
         Policy(str(own_directory), LORA)
-    assert "tokenizer" in error.value.remedy
 
 
 def test_a_base_larger_than_memory_is_refused_without_its_weights(tmp_path: Path, policy: Policy) -> None:
@@ -255,9 +254,8 @@ def test_another_scale_and_fewer_layers_of_a_reference_are_the_same_function(tmp
 def test_a_reference_that_does_not_fit_is_refused_with_what_to_do(tmp_path: Path) -> None:
     Policy(EMBEDDED_POLICY, LoraSettings(rank=8)).save_adapter(tmp_path / "wide")
     policy = Policy(EMBEDDED_POLICY, LORA)
-    with pytest.raises(BaseModelError, match="does not fit") as error:
+    with pytest.raises(BaseModelError, match="does not fit"):
         reference_weights(policy, tmp_path / "wide")
-    assert "same rank" in error.value.remedy
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "wide").rename(tmp_path / "run" / "checkpoints" / "000003")
     with pytest.raises(BaseModelError, match="no directory of an adapter") as error:
