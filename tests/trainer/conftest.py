@@ -178,7 +178,7 @@ async def a_group(model: TrainableModel, rewards: list[float | None]) -> Traject
     return group
 
 
-@contextlib.contextmanager
+@pytest.fixture(scope="module")
 def counted_once() -> Iterator[None]:
     """A learner's steps are counted once for all plans of one policy: plans differ in what they make of them."""
     count, counted = memory_needs.learner_bytes, {}

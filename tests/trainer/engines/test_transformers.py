@@ -24,8 +24,6 @@ from tests.trainer.families import BY_NAME
 
 pytestmark = pytest.mark.slow
 
-OTHER_WEIGHTS = 1
-
 
 class Gate:
     """Stops the engine's thread before its next forward pass until opened."""
@@ -149,12 +147,12 @@ def test_the_base_can_be_named_beside_the_adapters(make_engine):
     engine = make_engine()
     with pytest.raises(KeyError):
         engine.publish(WholeModel(torch.nn.Linear(1, 1)), 1)
-    engine.publish(WholeModel(tiny_model(OTHER_WEIGHTS)), 1)
+    engine.publish(WholeModel(tiny_model(1)), 1)
     ids = [5, 9, 3]
     futures = [engine.submit(request_for(ids, adapter_version=version)) for version in (BASE, 1, BASE, None)]
     found = [future.result(timeout=HANG_SECONDS) for future in futures]
     assert [each.adapter_version for each in found] == [BASE, 1, BASE, 1]
-    for each, model in zip(found, [tiny_model(), tiny_model(OTHER_WEIGHTS)] * 2, strict=True):
+    for each, model in zip(found, [tiny_model(), tiny_model(1)] * 2, strict=True):
         assert_sampled_by(model, ids, each)
 
 
@@ -173,12 +171,6 @@ IDS = [(7 * n) % 800 for n in range(120)]
 TEXT = sequence(IDS[:1], IDS[1:], [0.0] * (len(IDS) - 1))
 
 
-@pytest.fixture
-def coarse() -> Policy:
-    """A policy as it is on a GPU: the base in bf16, the adapter in fp32."""
-    return Policy(EMBEDDED_POLICY, LoraSettings(rank=4), settings=PolicySettings(dtype="bfloat16"))
-
-
 def learned(policy: Policy) -> torch.Tensor:
     with torch.no_grad():
         return trained_logprobs(policy, [TEXT])
@@ -193,7 +185,9 @@ def update(policy: Policy, rate: float) -> None:
             parameter.grad = None
 
 
-def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(coarse, make_engine):
+def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(make_engine):
+    """As on a GPU: the base in bf16, the adapter in fp32."""
+    coarse = Policy(EMBEDDED_POLICY, LoraSettings(rank=4), settings=PolicySettings(dtype="bfloat16"))
     engine = make_engine(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu"), slots=4, max_context=256)
     engine.publish(coarse, 0)
     before, served_before = learned(coarse), torch.tensor(engine.score(IDS))

@@ -25,10 +25,9 @@ from gavel.trainer.memory.plan import Device, MemoryPlan, make_plan
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy, lora_targets, storage_bytes
 from gavel.trainer.run_config import RunConfig
-from tests.trainer.conftest import counted_once
 from tests.trainer.families import BY_NAME, Family
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("counted_once")]
 CPU = DeviceMemory(torch.device("cpu"))
 
 
@@ -200,9 +199,6 @@ def test_a_pass_that_fits_by_measuring_fits_on_the_gpu(fresh_policy):
     assert memory.peak_of(one_pass) <= need.of(3000) * (1 + MARGIN)
 
 
-MIB = 2**20
-
-
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     """Configs without weights, by family."""
@@ -218,22 +214,16 @@ def directory(tmp_path_factory):
     return make
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _plans_share_steps():
-    with counted_once():
-        yield
-
-
 def plan(source: str, size: int, kind: Any = "cuda", **settings: Any) -> MemoryPlan:
     return make_plan(source, RunConfig.model_validate({"scenario": "", **settings}), Device(kind, size))
 
 
 def test_what_fits_adds_up(directory):
-    found = plan(directory("Qwen3"), 400 * MIB)
+    found = plan(directory("Qwen3"), 400 * 2**20)
     parts = found.base + 4 * found.adapter + found.sampler_bytes + found.pass_checkpointed
     assert (found.fits, found.remedies, found.checkpointing) == (True, [], True)
     assert found.needed == pytest.approx(parts, abs=8)
-    assert found.needed <= 400 * MIB * (1 - MARGIN)
+    assert found.needed <= 400 * 2**20 * (1 - MARGIN)
     assert found.pass_checkpointed < found.pass_whole
     assert found.context == 512, "the model's own, which is shorter"
 
