@@ -130,12 +130,16 @@ def test_when_all_are_gone_the_error_says_what_to_do(servers, connect, policy):
     assert pool.closed
 
 
-def test_one_that_comes_back_serves_once_it_has_the_live_adapter_and_is_admitted(servers, connect, policy):
+def test_one_that_comes_back_serves_once_it_has_the_live_adapter_and_is_admitted(servers, connect, policy, caplog):
     pool = connect(1, versions=2)
     servers[0].die()
     assert all(ask(pool, [n, *IDS]).adapter_version == 1 for n in range(4))
     until(lambda: len(pool.serving) == 1)
+    servers[0].max_context = 100
     servers[0].start_again()
+    until(lambda: "came back with a context of 100 tokens" in caplog.text)
+    assert pool._members[0].state != "back"
+    servers[0].max_context = 200
     until(lambda: pool._members[0].state == "back")
     servers[0].sampled_by.clear()
     assert pool.returned == []
