@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.policy import chat_format
-from gavel.trainer.policy.chat_format import ChatFormatError, HermesCalls, TemplateRenderer, chat_renderer
+from gavel.trainer.policy.chat_format import HermesCalls, TemplateRenderer, chat_renderer
 from gavel.trainer.policy.loading import BaseModelError
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -136,12 +136,6 @@ def test_calls_are_read_whether_or_not_thinking_is_switched_off(template: str, k
     assert text.endswith("</think>\n\n" if kwargs.get("enable_thinking") is False else "assistant\n")
 
 
-@pytest.mark.parametrize("template", ["{{ raise_exception('never') }}", "nothing of it", "{% for m in %}"])
-def test_a_template_that_shows_nothing_is_refused(template: str) -> None:
-    with pytest.raises(ChatFormatError):
-        renderer(template)
-
-
 CHATML_RENDERER = renderer(CHATML)
 LIKE_QWEN3 = (
     "{%- if tools %}{{ raise_exception('no tools') }}{% endif %}"
@@ -185,6 +179,8 @@ def test_arguments_of_the_template_reach_an_exact_renderer_too() -> None:
         ("template", {}, None, "has no chat template"),
         (None, {}, None, "has no chat template"),
         (None, {}, "{{ raise_exception('never') }}", "cannot be used: .*never"),
+        (None, {}, "nothing of it", "cannot be used"),
+        (None, {}, "{% for m in %}", "cannot be used"),
         (None, {"enable_thought": False}, CHATML, "does not read enable_thought"),
         ("template", {"preserve_all_thinking": True}, CHATML + "{{ preserve_all_thinking }}", "thinking_retention"),
     ],
