@@ -1,5 +1,6 @@
 """What is trained is what was sampled, in the very context that it was sampled in."""
 
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -17,24 +18,19 @@ from tests.trainer.conftest import registered
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def engine_log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SamplingRequest, Sampled]]:
-    log: list[tuple[SamplingRequest, Sampled]] = []
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+async def test_every_trained_token_was_sampled_in_that_very_context_and_the_learner_agrees_with_the_sampler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    engine_log: list[tuple[SamplingRequest, Sampled]] = []
     submit = TransformersEngine.submit
 
-    def recording(self: TransformersEngine, request: SamplingRequest):
+    def recording(self: TransformersEngine, request: SamplingRequest) -> "Future[Sampled]":
         future = submit(self, request)
-        future.add_done_callback(lambda done: log.append((request, done.result())))
+        future.add_done_callback(lambda done: engine_log.append((request, done.result())))
         return future
 
     monkeypatch.setattr(TransformersEngine, "submit", recording)
-    return log
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-async def test_every_trained_token_was_sampled_in_that_very_context_and_the_learner_agrees_with_the_sampler(
-    tmp_path: Path, engine_log: list[tuple[SamplingRequest, Sampled]], temperature: float
-) -> None:
     async with registered(tmp_path, "exact") as (model, backend):
         engine_log.clear()  # registration samples a few tokens of its own
         scenario = find_scenario("returns_desk")

@@ -290,8 +290,9 @@ def test_however_the_owner_ends_no_orphan_stays(command, tmp_path, end):
     arguments = [sys.executable, "-c", OWNER, url_of(command), tmp_path / "log", *command]
     owner = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert owner.stdout.readline() == b"ready\n"
-    (owner.stdin.close if end == "exit" else owner.kill)()
-    owner.wait(HANG_SECONDS)
+    if end != "exit":
+        owner.kill()
+    owner.communicate(timeout=HANG_SECONDS)
     until(lambda: not any(alive(tmp_path)))
 
 

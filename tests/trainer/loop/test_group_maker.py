@@ -209,7 +209,7 @@ class Player:
 
 
 def test_the_file_is_that_of_a_model_its_settings_and_what_it_is_shown(tmp_path: Path) -> None:
-    def file(api: str = "x", scenario: dict[str, str] | None = None, **loop: Any) -> Path:
+    def file(api: str = "x", scenario: dict[str, Any] | None = None, **loop: Any) -> Path:
         shown = Scenario("tasks", tasks=ALL, **scenario or {})
         return Player().model(api=api).file(tmp_path, shown, LoopConfig(**loop))
 
