@@ -7,6 +7,7 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
@@ -19,15 +20,19 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.config import LoraSettings
+from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.engines.protocol import SamplingRequest
+from gavel.trainer.engines.protocol import Engine, Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.learner.step_bytes import PassBytes
+from gavel.trainer.memory import needs as memory_needs
+from gavel.trainer.memory.needs import PlannedPolicy
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import policy as policy_room
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.fake_hub import TOKEN, FakeHub
+from tests.limits import HANG_SECONDS
 
 VOCABULARY = 64
 
@@ -72,6 +77,11 @@ def attempt(*turns: Choice, **fields: object) -> Trajectory:
     return Trajectory(messages_and_choices=[{"role": "user", "content": "task"}, *turns], **fields)
 
 
+def turns_on(count: int) -> list[Choice]:
+    """Turns of two tokens each, which go on from one another."""
+    return [sampled_turn([1, *[2, 9, 8] * turn], [2, 9]) for turn in range(count)]
+
+
 def sequence(prompt_ids: list[int], token_ids: list[int], logprobs: list[float], temperature: float = 1.0):
     tokens = TokenSequence()
     tokens.extend(prompt_ids)
@@ -109,6 +119,24 @@ def full_logprobs(model: torch.nn.Module, ids: list[int], temperature: float = 1
 def request_for(prompt_ids: list[int], **changes: object) -> SamplingRequest:
     settings = {"stop_ids": frozenset(), "max_tokens": 12, "temperature": 1.0, "seed": 0}
     return SamplingRequest(prompt_ids=prompt_ids, **(settings | changes))
+
+
+def some_ids(seed: int, length: int, vocabulary: int = VOCABULARY) -> list[int]:
+    return np.random.default_rng(seed).integers(0, vocabulary, length).tolist()
+
+
+IDS = [5, 3, 60, 2]
+
+
+def ask(engine: Engine, prompt_ids: list[int] = IDS, **changes: object) -> Sampled:
+    return engine.submit(request_for(prompt_ids, **changes)).result(timeout=HANG_SECONDS)
+
+
+def assert_sampled_by(
+    model: torch.nn.Module, prompt_ids: list[int], found: Sampled, temperature: float = 1.0, within: float = 1e-4
+) -> None:
+    expected = full_logprobs(model, prompt_ids + found.token_ids, temperature)[len(prompt_ids) - 1 :]
+    assert found.logprobs == pytest.approx(expected.tolist(), abs=within)
 
 
 class WholeModel:
@@ -150,6 +178,22 @@ async def a_group(model: TrainableModel, rewards: list[float | None]) -> Traject
     return group
 
 
+@pytest.fixture(scope="module")
+def counted_once() -> Iterator[None]:
+    """A learner's steps are counted once for all plans of one policy: plans differ in what they make of them."""
+    count, counted = memory_needs.learner_bytes, {}
+
+    def once(policy: PlannedPolicy, *, device: str, checkpointing: bool) -> PassBytes:
+        key = repr(policy.model), policy.dtype, policy.base_bytes, policy.max_context, device, checkpointing
+        if key not in counted:
+            counted[key] = count(policy, device=device, checkpointing=checkpointing)
+        return counted[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_needs, "learner_bytes", once)
+        yield
+
+
 MakeEngine = Callable[..., TransformersEngine]
 
 
@@ -188,10 +232,12 @@ def fresh_policy() -> Policy:
 def opened(tmp_path, monkeypatch, policy):
     monkeypatch.setattr(policy_room, "chat_renderer", lambda *_: policy.renderer)
 
-    def open_policy(family: Any, *, experts: bool = False) -> Policy:
+    def open_policy(family: Any, model: Any = None, *, lora: Any = None, experts: bool = False) -> Policy:
         family.read_config().save_pretrained(tmp_path)
         policy.tokenizer.save_pretrained(tmp_path)
-        own = Policy(str(tmp_path), LoraSettings(rank=2, experts=experts), load=lambda *_: family.model())
+        settings = PolicySettings(dtype="float32")
+        lora = lora or LoraSettings(rank=2, experts=experts)
+        own = Policy(str(tmp_path), lora, settings=settings, load=lambda *_: model or family.model())
         stirred(own)
         own.save_adapter(tmp_path)
         return own

@@ -10,19 +10,6 @@ import gavel
 from gavel.trainer.config import RECIPES, AdvantageKind, Loss, RecipeError, TrainConfig, recipe_settings, recipe_tables
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_what_is_set_beside_a_recipe_wins_over_it(name):
-    config = gavel.recipe(name, learning_rate=3e-6, loss={"kind": "reinforce"}, beta=0.5)
-    assert (config.learning_rate, config.loss, config.beta) == (3e-6, gavel.Reinforce(), 0.5)
-
-
-def test_the_tables_of_a_recipe_are_those_of_a_run_and_dapos_refill():
-    for name in RECIPES:
-        train = {key: value for (table, key), value in recipe_tables(name).items() if table == "train"}
-        assert train == RECIPES[name]
-    assert recipe_tables("dapo")["loop", "refill"] == recipe_tables("top_entropy")["loop", "refill"] == 2.0
-
-
 def test_an_unknown_recipe_names_the_known_ones():
     with pytest.raises(RecipeError, match="no recipe 'ppo2'") as error:
         recipe_settings("ppo2")
@@ -55,3 +42,8 @@ def test_every_recipe_is_on_the_page_with_its_settings(name):
     (line,) = re.findall(rf"^\| `{name}` \| `(.*)` \|$", PAGE, flags=re.MULTILINE)
     written = eval(f"TrainConfig({line})", {each: getattr(gavel, each) for each in ("TrainConfig", *CLASSES)})
     assert gavel.recipe(name) == written
+    config = gavel.recipe(name, learning_rate=3e-6, loss={"kind": "reinforce"}, beta=0.5)
+    assert (config.learning_rate, config.loss, config.beta) == (3e-6, gavel.Reinforce(), 0.5), "what is beside it wins"
+    tables = recipe_tables(name)
+    assert {key: value for (table, key), value in tables.items() if table == "train"} == RECIPES[name]
+    assert tables.get(("loop", "refill")) == (2.0 if name in ("dapo", "top_entropy") else None)

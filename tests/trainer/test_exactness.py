@@ -1,5 +1,6 @@
 """What is trained is what was sampled, in the very context that it was sampled in."""
 
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -8,47 +9,34 @@ import torch
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
-from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.token_sequences import sequences
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
-from gavel.trainer.model import TrainableModel
 from tests.trainer.conftest import registered
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def engine_log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SamplingRequest, Sampled]]:
-    log: list[tuple[SamplingRequest, Sampled]] = []
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+async def test_every_trained_token_was_sampled_in_that_very_context_and_the_learner_agrees_with_the_sampler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    engine_log: list[tuple[SamplingRequest, Sampled]] = []
     submit = TransformersEngine.submit
 
-    def recording(self: TransformersEngine, request: SamplingRequest):
+    def recording(self: TransformersEngine, request: SamplingRequest) -> "Future[Sampled]":
         future = submit(self, request)
-        future.add_done_callback(lambda done: log.append((request, done.result())))
+        future.add_done_callback(lambda done: engine_log.append((request, done.result())))
         return future
 
     monkeypatch.setattr(TransformersEngine, "submit", recording)
-    return log
-
-
-async def episodes(model: TrainableModel, count: int, temperature: float = 1.0) -> list[Trajectory]:
-    scenario = find_scenario("returns_desk")
-    tasks = scenario.sample("train", count, seed=3)
-    members = (
-        rollout(model, scenario, task, max_tokens=64, seed=n, temperature=temperature) for n, task in enumerate(tasks)
-    )
-    return list(await TrajectoryGroup(members))
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-async def test_every_trained_token_was_sampled_in_that_very_context_and_the_learner_agrees_with_the_sampler(
-    tmp_path: Path, engine_log: list[tuple[SamplingRequest, Sampled]], temperature: float
-) -> None:
     async with registered(tmp_path, "exact") as (model, backend):
         engine_log.clear()  # registration samples a few tokens of its own
-        trajectories = await episodes(model, 48, temperature)
+        scenario = find_scenario("returns_desk")
+        told = {"max_tokens": 64, "temperature": temperature}
+        tasks = enumerate(scenario.sample("train", 48, seed=3))
+        trajectories = list(await TrajectoryGroup(rollout(model, scenario, task, seed=n, **told) for n, task in tasks))
         policy = backend._run(model).policy
 
     assert any(trajectory.metrics["turns"] >= 4 for trajectory in trajectories), "multi-turn tool episodes are needed"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils._pytree import tree_flatten
 
 from benchmarks.determinism import adapter_hash
 from gavel.judge.judge import Judge
@@ -79,19 +80,11 @@ class Runs:
 
 
 def assert_equal(one: Any, other: Any) -> None:
-    assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_equal(one[key], other[key])
-    elif isinstance(one, list | tuple):
-        for pair in zip(one, other, strict=True):
-            assert_equal(*pair)
-    else:
-        assert one == other
+    (leaves, tree), (others, same) = tree_flatten(one), tree_flatten(other)
+    assert tree == same
+    for pair in zip(leaves, others, strict=True):
+        assert type(pair[0]) is type(pair[1])
+        assert torch.equal(*pair) and pair[0].dtype == pair[1].dtype if torch.is_tensor(pair[0]) else pair[0] == pair[1]
 
 
 async def record(directory: Path) -> list[TrajectoryGroup]:

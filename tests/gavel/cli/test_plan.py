@@ -8,16 +8,10 @@ from typer.testing import CliRunner
 from gavel.cli.app import app
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.memory.plan import size
-from tests.trainer.counted_steps import counted_once
+from tests.trainer.conftest import counted_once  # noqa: F401
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("counted_once")]
 SMALL = ["plan", "embedded/returns-desk", "--max-context", "256"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plans_share_steps():
-    with counted_once():
-        yield
 
 
 def gavel(*arguments: str):

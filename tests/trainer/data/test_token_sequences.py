@@ -106,19 +106,14 @@ batches = st.lists(packed_sequences(), min_size=1, max_size=8)
 
 
 @given(batches)
-def test_every_sequence_is_found_again_on_its_path(batch):
+def test_a_sequence_is_its_path_which_its_tokens_see_alone_and_each_keeps_its_predictor_target_and_heat(batch):
     packed = pack(batch)
     for tokens, path in zip(batch, packed.paths, strict=True):
         assert packed.token_ids[path].tolist() == tokens.token_ids
         assert packed.positions[path].tolist() == list(range(len(tokens.token_ids)))
     prefixes = {tuple(tokens.token_ids[: end + 1]) for tokens in batch for end in range(len(tokens.token_ids))}
     assert len(packed.token_ids) == len(prefixes) == unique_tokens(batch), "each prefix stands in the row once"
-
-
-@given(batches)
-def test_a_token_sees_exactly_its_own_path_through_the_segments(batch):
-    packed = pack(batch)
-    seen = {}
+    seen = {}  # through the segments
     for segment in packed.segments:
         assert segment.start < segment.stop <= segment.end
         for place in range(segment.start, segment.end):
@@ -126,11 +121,6 @@ def test_a_token_sees_exactly_its_own_path_through_the_segments(batch):
     for path in packed.paths:
         for depth, place in enumerate(path):
             assert seen[place] == path[: depth + 1].tolist()
-
-
-@given(batches)
-def test_each_trained_token_keeps_its_predictor_target_and_temperature(batch):
-    packed = pack(batch)
     found = [(packed.predictors[s], packed.targets[s], packed.temperatures[s]) for s in packed.scored]
     expected = [
         (path[place - 1], tokens.token_ids[place], tokens.temperatures[place])

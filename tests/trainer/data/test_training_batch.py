@@ -4,12 +4,12 @@ import math
 import re
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.scenarios.gather import gather_trajectory_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import History, Trajectory
@@ -26,13 +26,17 @@ from gavel.trainer.data.training_batch import (
     token_advantages,
     token_rewards,
 )
-from tests.trainer.conftest import Letters, attempt, sampled_turn, spelled
+from tests.trainer.conftest import Letters, attempt, sampled_turn, spelled, turns_on
 
 CONFIG = TrainConfig()
 
 
-def make_batch(groups: list[TrajectoryGroup], config: TrainConfig) -> Batch:
+def make_batch(groups: list[TrajectoryGroup], config: TrainConfig = CONFIG) -> Batch:
     return room.make_batch(groups, config, Letters())
+
+
+def advantages(groups: list[TrajectoryGroup], **settings: Any) -> list[float]:
+    return [each.advantage for each in make_batch(groups, TrainConfig(**settings)).sequences]
 
 
 def member(reward: float | None, tokens: int = 2) -> Trajectory:
@@ -44,7 +48,7 @@ def group(*rewards: float | None, **fields) -> TrajectoryGroup:
 
 
 def test_members_are_trained_with_the_advantage_over_their_own_group():
-    batch = make_batch([group(0.0, 1.0), group(0.5, 0.6, 1.0)], CONFIG)
+    batch = make_batch([group(0.0, 1.0), group(0.5, 0.6, 1.0)])
     assert [s.advantage for s in batch.sequences] == pytest.approx([-0.5, 0.5, -0.2, -0.1, 0.3])
     assert (batch.groups, batch.trajectories, batch.trained_tokens) == (2, 5, 10)
     assert not batch.left_out_groups
@@ -54,21 +58,16 @@ def test_members_are_trained_with_the_advantage_over_their_own_group():
 @given(st.lists(st.lists(st.none() | st.floats(0, 1), min_size=2, max_size=5), min_size=1, max_size=4))
 def test_advantages_are_divided_by_their_root_mean_square_over_all_groups(rewards):
     groups = [group(*row) for row in rewards]
-    plain = [each.advantage for each in make_batch(groups, CONFIG).sequences]
-    scaled = make_batch(groups, TrainConfig(normalize_over_batch=True))
+    plain = advantages(groups)
     scale = math.sqrt(sum(value**2 for value in plain) / max(1, len(plain)))
-    assert [each.advantage for each in scaled.sequences] == pytest.approx([value / scale for value in plain])
+    assert advantages(groups, normalize_over_batch=True) == pytest.approx([value / scale for value in plain])
 
 
 def test_a_member_that_ran_out_counts_in_the_mean_and_is_not_trained_when_asked_for():
-    ended, cut, by_its_turn = (
-        member(0.0),
-        member(0.5),
-        attempt(sampled_turn([1, 2], [3, 4], finish_reason="length"), reward=1.0),
-    )
-    cut.status = "truncated"
-    groups = [TrajectoryGroup([ended, cut, by_its_turn])]
-    assert [each.advantage for each in make_batch(groups, CONFIG).sequences] == pytest.approx([-0.5, 0.0, 0.5])
+    by_its_turn = attempt(sampled_turn([1, 2], [3, 4], finish_reason="length"), reward=1.0)
+    cut = attempt(sampled_turn([1, 2], [3, 4]), reward=0.5, status="truncated")
+    groups = [TrajectoryGroup([member(0.0), cut, by_its_turn])]
+    assert advantages(groups) == pytest.approx([-0.5, 0.0, 0.5])
     batch = make_batch(groups, TrainConfig(mask_truncated=True))
     assert [each.advantage for each in batch.sequences] == pytest.approx([-0.5])
     assert batch.left_out_members == {LeftOut.RAN_OUT: 2}
@@ -76,10 +75,8 @@ def test_a_member_that_ran_out_counts_in_the_mean_and_is_not_trained_when_asked_
 
 def judged(*scores: tuple[float, float | None]) -> TrajectoryGroup:
     """Members by score and its standard error."""
-    made = [member(score) for score, _ in scores]
-    for each, (score, error) in zip(made, scores, strict=True):
-        each.judgement = Judgement(score=score, standard_error=error)
-    return TrajectoryGroup(made)
+    judgements = [Judgement(score=score, standard_error=error) for score, error in scores]
+    return TrajectoryGroup(member(each.score).model_copy(update={"judgement": each}) for each in judgements)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +84,7 @@ def judged(*scores: tuple[float, float | None]) -> TrajectoryGroup:
     [
         (group(), {}, LeftOut.ONE_MEMBER),
         (group(0.7, None), {}, LeftOut.ONE_MEMBER),
+        (group(None, None), {}, LeftOut.NO_TRAINABLE_MEMBER),
         (group(0.1 + 0.2, 0.3), {}, LeftOut.NO_SIGNAL),
         (group(0.0, 0.0, math.nan), {}, LeftOut.NO_SIGNAL),
         (group(0.5, 0.52, 0.51), {"minimal_spread": 0.05, "advantage": "rank"}, LeftOut.NEAR_TIE),
@@ -96,29 +94,13 @@ def judged(*scores: tuple[float, float | None]) -> TrajectoryGroup:
 )
 def test_a_group_without_a_signal_is_left_out_and_counted(left_out, settings, reason):
     batch = make_batch([left_out, judged((0.0, 0.0), (1.0, 0.0))], TrainConfig(**settings))
-    assert batch.left_out_groups == {reason: 1}
-    assert (batch.groups, batch.trajectories) == (1, 2)
+    assert (batch.groups, batch.trajectories, batch.left_out_groups) == (1, 2, {reason: 1})
 
 
-async def test_rewards_of_rollouts_are_not_trained_when_the_judge_raises():
-    async def rollout(reward: float) -> Trajectory:
-        return member(reward)
-
-    async def judge(group: TrajectoryGroup) -> TrajectoryGroup:
-        raise RuntimeError("the judge is out")
-
-    pending = TrajectoryGroup(rollout(number / 4) for number in range(4))
-    judged = await gather_trajectory_groups([pending], after_each=judge, max_exceptions=1)
-    batch = make_batch(judged, CONFIG)
-    assert (batch.trajectories, batch.left_out_groups) == (0, {LeftOut.NO_TRAINABLE_MEMBER: 1})
-    assert batch.left_out_members == {LeftOut.UNSCORED: 4}
-
-
-def test_scores_of_an_unsure_judge_are_shrunk_when_asked_for():
-    group = judged((0.0, 0.1), (0.5, None), (1.0, 0.1))
-    assert [s.advantage for s in make_batch([group], CONFIG).sequences] == pytest.approx([-0.5, 0, 0.5])
-    shrunk = make_batch([group], TrainConfig(advantage="shrunk"))
-    assert [s.advantage for s in shrunk.sequences] == pytest.approx([-0.48, 0, 0.48])
+@pytest.mark.parametrize(("advantage", "shrunk"), [("mean", 1), ("shrunk", 0.96)])
+def test_scores_of_an_unsure_judge_are_shrunk_when_asked_for(advantage, shrunk):
+    found = advantages([judged((0.0, 0.1), (0.5, None), (1.0, 0.1))], advantage=advantage)
+    assert found == pytest.approx([-0.5 * shrunk, 0, 0.5 * shrunk])
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=20), st.integers(1, 9), st.text(max_size=3))
@@ -140,7 +122,7 @@ def two_turns(first: str, said: str, second: str, finish_reason: str = "stop", *
 def test_a_member_whose_sampled_text_was_changed_is_left_out_and_counted_unless_it_is_asked_for(caplog):
     edited = two_turns("user", "reply", "userrejoinder")
     groups = [TrajectoryGroup([edited, member(0.0), member(0.5)])]
-    refused = make_batch(groups, CONFIG)
+    refused = make_batch(groups)
     assert [s.advantage for s in refused.sequences] == pytest.approx([-0.5, 0.0])
     assert refused.left_out_members == {LeftOut("client_edit"): 1}
     assert "on_token_mismatch" in caplog.text
@@ -175,7 +157,7 @@ LONGEST = Letters().max_context
 def test_a_member_that_cannot_be_trained_is_left_out_and_counted_and_one_without_a_score_is_not_a_zero(
     unfit, reason, told, caplog
 ):
-    batch = make_batch([TrajectoryGroup([unfit, member(0.0), member(0.5)])], CONFIG)
+    batch = make_batch([TrajectoryGroup([unfit, member(0.0), member(0.5)])])
     mean = 0.5 if unfit.reward == 1.0 else 0.25
     assert [s.advantage for s in batch.sequences][-2:] == pytest.approx([-mean, 0.5 - mean])
     assert (batch.trajectories, batch.left_out_members) == ((2, {reason: 1}) if reason else (3, {}))
@@ -184,9 +166,8 @@ def test_a_member_that_cannot_be_trained_is_left_out_and_counted_and_one_without
 
 @pytest.mark.parametrize("turn", [sampled_turn([1], [27]), sampled_turn([99], [2]), sampled_turn([1], [-1])])
 def test_a_token_that_the_base_model_does_not_have_is_an_error_that_names_both(turn):
-    with pytest.raises(TokenError, match="the base model has 27 tokens") as error:
-        make_batch([TrajectoryGroup([attempt(turn, reward=1.0), member(0.0)])], CONFIG)
-    assert "tokenizer" in error.value.remedy
+    with pytest.raises(TokenError, match="the base model has 27 tokens"):
+        make_batch([TrajectoryGroup([attempt(turn, reward=1.0), member(0.0)])])
 
 
 decode = Letters().decode
@@ -242,23 +223,14 @@ steps = st.lists(st.floats(-2, 2), min_size=1, max_size=4)
 def test_a_token_gets_the_advantages_of_its_own_turn_and_of_later_ones(rewards, divide):
     """DeepSeekMath's process supervision written out."""
     everything = [reward for member in rewards for reward in member]
-    mean = fmean(everything)
-    spread = (stdev(everything) if len(everything) > 1 else 0.0) + 1e-4 if divide else 1.0
-    members = []
-    for number, own in enumerate(rewards):
-        ids, step_turns = [number], []
-        for _ in own:
-            step_turns.append(sampled_turn(list(ids), [7, 8]))
-            ids += [7, 8, 9]
-        members.append(attempt(*step_turns, reward=float(number), step_rewards=own))
+    mean, spread = fmean(everything), stdev(everything) + 1e-4 if divide else 1.0
+    members = [attempt(*turns_on(len(own)), reward=float(at), step_rewards=own) for at, own in enumerate(rewards)]
     found = step_advantages(members, divide=divide)
-    for number, member in enumerate(members):
+    for member, own, steps in zip(members, rewards, found, strict=True):
         (tokens,) = sequences(member)
-        expected = []
-        for turn in range(len(rewards[number])):
-            later = sum((reward - mean) / spread for reward in rewards[number][turn:])
-            expected += [0.25 + later] * 2
-        assert token_advantages(member, tokens, 0.25, found[number], {}) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+        later = [sum((reward - mean) / spread for reward in own[turn:]) for turn in range(len(own))]
+        expected = [0.25 + value for value in later for _ in range(2)]
+        assert token_advantages(member, tokens, 0.25, steps, {}) == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 def test_equal_trajectories_with_other_turns_are_trained_and_members_with_too_few_rewards_are_counted():
@@ -266,35 +238,29 @@ def test_equal_trajectories_with_other_turns_are_trained_and_members_with_too_fe
         return attempt(sampled_turn([1], [2]), sampled_turn([1, 2, 3], [4]), reward=0.5, step_rewards=[*rewards])
 
     group = TrajectoryGroup([member(1.0, 0.0), member(0.0, 0.0), member(1.0)])
-    batch = room.make_batch([group], TrainConfig(step_advantages=True), Letters())
+    batch = make_batch([group], TrainConfig(step_advantages=True))
     assert [each.advantages for each in batch.sequences] == [[0.5, -0.25], [-0.5, -0.25]]
     assert batch.left_out_members == {LeftOut.STEP_REWARDS_MISMATCH: 1}
     assert has_signal(group, TrainConfig(step_advantages=True))
     unlike = TrajectoryGroup([member(1.0, 0.0), attempt(sampled_turn([1], [2]), reward=0.0)])
     with pytest.warns(UserWarning, match="step_advantages=True or loss=Ppo"):
-        plain = room.make_batch([unlike], TrainConfig(), Letters())
+        plain = make_batch([unlike])
     assert all(not each.advantages for each in plain.sequences)
     assert not has_signal(group, TrainConfig())
 
 
-def test_advantages_that_turns_carry_are_those_of_their_tokens():
+def test_advantages_that_turns_carry_are_those_of_their_tokens_and_a_signal_where_the_rewards_are_none():
+    def group(*values: float) -> TrajectoryGroup:
+        return TrajectoryGroup(attempt(sampled_turn([1], [3], token_advantages=[each]), reward=0.5) for each in values)
+
     first = sampled_turn([1, 2], [3, 4], token_advantages=[0.5, -0.25])
     second = sampled_turn([1, 2, 3, 4, 9], [5], token_advantages=[2.0])
-    members = [attempt(first, second, reward=1.0), attempt(sampled_turn([1, 2], [6]), reward=0.0)]
-    batch = room.make_batch([TrajectoryGroup(members)], TrainConfig(), Letters())
-    given, other = batch.sequences
+    given, other = make_batch([TrajectoryGroup([attempt(first, second, reward=1.0), member(0.0)])]).sequences
     assert given.advantages == [0.5, -0.25, 2.0]
     assert (list(other.advantages), other.advantage) == ([], -0.5)  # the other member's reward counts in its mean
-
-
-def test_given_advantages_are_a_signal_where_the_rewards_are_none_and_zeros_are_not():
-    def group(*values: float) -> TrajectoryGroup:
-        step_turns = [sampled_turn([1, 2], [3], token_advantages=[value]) for value in values]
-        return TrajectoryGroup([attempt(turn, reward=0.5) for turn in step_turns])
-
-    assert has_signal(group(1.0, 0.0), TrainConfig())
-    assert not has_signal(group(0.0, 0.0), TrainConfig())
-    (alone,) = room.make_batch([group(3.0)], TrainConfig(), Letters()).sequences
+    assert has_signal(group(1.0, 0.0), CONFIG)
+    assert not has_signal(group(0.0, 0.0), CONFIG)
+    (alone,) = make_batch([group(3.0)]).sequences
     assert alone.advantages == [3.0]
 
 
@@ -302,4 +268,4 @@ def test_given_advantages_are_a_signal_where_the_rewards_are_none_and_zeros_are_
 def test_given_advantages_that_do_not_fit_their_tokens_are_refused(values):
     group = TrajectoryGroup([attempt(sampled_turn([1], [2, 3], token_advantages=values), reward=1.0)])
     with pytest.raises(TokenError, match="token_advantages"):
-        room.make_batch([group], TrainConfig(), Letters())
+        make_batch([group])

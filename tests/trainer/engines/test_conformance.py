@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,16 @@ from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_launch import Served, open_vllm_engine
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import full_logprobs, request_for, stirred, tiny_model
+from tests.trainer.conftest import ask, full_logprobs, request_for, some_ids, stirred, tiny_model
+from tests.trainer.conftest import assert_sampled_by as assert_sampled_within
 
 VOCABULARY = 832
 MAX_CONTEXT = 8192
 SLOTS = 2
 VERSIONS = 2
 TOLERANCE = 1e-3
+prompt = partial(some_ids, vocabulary=VOCABULARY)
+assert_sampled_by = partial(assert_sampled_within, within=TOLERANCE)
 LORA = LoraSettings(rank=4)
 
 
@@ -125,19 +129,6 @@ both = pytest.mark.parametrize(
     "leg", ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)], indirect=True, scope="module"
 )
 pytestmark = [pytest.mark.slow, both]
-
-
-def prompt(seed: int, length: int) -> list[int]:
-    return np.random.default_rng(seed).integers(0, VOCABULARY, length).tolist()
-
-
-def ask(engine: Engine, prompt_ids: list[int], **changes) -> Sampled:
-    return engine.submit(request_for(prompt_ids, **changes)).result(timeout=HANG_SECONDS)
-
-
-def assert_sampled_by(model: torch.nn.Module, prompt_ids: list[int], found: Sampled, temperature: float = 1.0) -> None:
-    expected = full_logprobs(model, prompt_ids + found.token_ids, temperature)[len(prompt_ids) - 1 :]
-    assert found.logprobs == pytest.approx(expected.tolist(), abs=TOLERANCE)
 
 
 def test_greedy_tokens_are_those_of_plain_forward_passes(engine, base):

@@ -19,20 +19,10 @@ from gavel.trainer.engines.transformers import TransformersEngine, sample_tokens
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import VOCABULARY, WholeModel, full_logprobs, request_for, sequence, tiny_model
+from tests.trainer.conftest import WholeModel, ask, assert_sampled_by, request_for, sequence, some_ids, tiny_model
 from tests.trainer.families import BY_NAME
 
 pytestmark = pytest.mark.slow
-
-OTHER_WEIGHTS = 1
-
-
-def prompt(seed: int, length: int) -> list[int]:
-    return np.random.default_rng(seed).integers(0, VOCABULARY, length).tolist()
-
-
-def ask(engine: TransformersEngine, prompt_ids: list[int], **changes) -> Sampled:
-    return engine.submit(request_for(prompt_ids, **changes)).result(timeout=HANG_SECONDS)
 
 
 class Gate:
@@ -55,11 +45,11 @@ class Gate:
 def converse(engine: TransformersEngine, number: int) -> list[Sampled]:
     """The replies of a conversation of three turns; four of them begin alike."""
     dice = np.random.default_rng(number)
-    ids = prompt(number // 4, [5, 130, 470, 40][number // 4 % 4]) + prompt(number, int(dice.integers(1, 20)))
+    ids = some_ids(number // 4, [5, 130, 470, 40][number // 4 % 4]) + some_ids(number, int(dice.integers(1, 20)))
     replies: list[Sampled] = []
     for turn in range(3):
         replies.append(ask(engine, ids, seed=1000 * number + turn, max_tokens=int(dice.integers(3, 30))))
-        ids = [*ids, *replies[-1].token_ids, *prompt(number + turn, int(dice.integers(1, 40)))]
+        ids = [*ids, *replies[-1].token_ids, *some_ids(number + turn, int(dice.integers(1, 40)))]
     return replies
 
 
@@ -90,21 +80,20 @@ def test_a_conversation_that_goes_on_computes_only_what_is_new(make_engine):
     gate = Gate(model)
     gate.open.set()
     engine, plain = make_engine(model, slots=4, max_context=512), tiny_model()
-    ids = prompt(1, 60)
+    ids = some_ids(1, 60)
     for turn in range(4):
         gate.passes.clear()
         found = ask(engine, ids, seed=turn, max_tokens=10)
         assert gate.passes[0] == (64 if turn == 0 else 16)  # 60, then 6: the last sampled token was never run
-        expected = full_logprobs(plain, ids + found.token_ids)[len(ids) - 1 :]
-        assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-        ids = [*ids, *found.token_ids, *prompt(turn + 10, 5)]
+        assert_sampled_by(plain, ids, found)
+        ids = [*ids, *found.token_ids, *some_ids(turn + 10, 5)]
 
 
 def test_a_group_computes_its_shared_prompt_once(make_engine):
     model = tiny_model()
     gate = Gate(model)
-    engine, ids = make_engine(model, slots=8), prompt(3, 100)
-    first = engine.submit(request_for(prompt(9, 2), max_tokens=1))  # holds the engine until all have arrived
+    engine, ids = make_engine(model, slots=8), some_ids(3, 100)
+    first = engine.submit(request_for(some_ids(9, 2), max_tokens=1))  # holds the engine until all have arrived
     assert gate.reached.wait(HANG_SECONDS)
     futures = [engine.submit(request_for(ids, seed=n, max_tokens=1)) for n in range(8)]
     gate.open.set()
@@ -142,7 +131,7 @@ def test_a_wave_in_bounded_passes_samples_what_one_pass_samples(make_engine, pas
         waiting.start()
         gates.append(gate := Gate(engine._model))
         gate.open.set()
-        futures = [engine.submit(request_for(prompt(n, 3 + 23 * n), seed=n, max_tokens=4)) for n in range(8)]
+        futures = [engine.submit(request_for(some_ids(n, 3 + 23 * n), seed=n, max_tokens=4)) for n in range(8)]
         held.set()
         waiting.join()
         return [future.result(timeout=HANG_SECONDS) for future in futures]
@@ -158,20 +147,18 @@ def test_the_base_can_be_named_beside_the_adapters(make_engine):
     engine = make_engine()
     with pytest.raises(KeyError):
         engine.publish(WholeModel(torch.nn.Linear(1, 1)), 1)
-    engine.publish(WholeModel(tiny_model(OTHER_WEIGHTS)), 1)
+    engine.publish(WholeModel(tiny_model(1)), 1)
     ids = [5, 9, 3]
     futures = [engine.submit(request_for(ids, adapter_version=version)) for version in (BASE, 1, BASE, None)]
     found = [future.result(timeout=HANG_SECONDS) for future in futures]
     assert [each.adapter_version for each in found] == [BASE, 1, BASE, 1]
-    for each, model in zip(found, [tiny_model(), tiny_model(OTHER_WEIGHTS)] * 2, strict=True):
-        expected = full_logprobs(model, ids + each.token_ids)[len(ids) - 1 :]
-        assert each.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+    for each, model in zip(found, [tiny_model(), tiny_model(1)] * 2, strict=True):
+        assert_sampled_by(model, ids, each)
 
 
 def test_a_request_of_another_distribution_leaves_those_beside_it_alone(make_engine):
-    engine = make_engine()
-    ids = [5, 9, 3]
-    alone = engine.submit(request_for(ids)).result(timeout=HANG_SECONDS)
+    engine, ids = make_engine(), [5, 9, 3]
+    alone = ask(engine, ids)
     shaping = Shaping(top_k=1, frequency_penalty=1.0, logit_bias={7: 3.0, 10**6: 1.0})
     futures = [engine.submit(request_for(ids, shaping=each)) for each in (None, shaping)]
     plain, shaped = (future.result(timeout=HANG_SECONDS) for future in futures)
@@ -182,12 +169,6 @@ def test_a_request_of_another_distribution_leaves_those_beside_it_alone(make_eng
 
 IDS = [(7 * n) % 800 for n in range(120)]
 TEXT = sequence(IDS[:1], IDS[1:], [0.0] * (len(IDS) - 1))
-
-
-@pytest.fixture
-def coarse() -> Policy:
-    """A policy as it is on a GPU: the base in bf16, the adapter in fp32."""
-    return Policy(EMBEDDED_POLICY, LoraSettings(rank=4), settings=PolicySettings(dtype="bfloat16"))
 
 
 def learned(policy: Policy) -> torch.Tensor:
@@ -204,7 +185,9 @@ def update(policy: Policy, rate: float) -> None:
             parameter.grad = None
 
 
-def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(coarse, make_engine):
+def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(make_engine):
+    """As on a GPU: the base in bf16, the adapter in fp32."""
+    coarse = Policy(EMBEDDED_POLICY, LoraSettings(rank=4), settings=PolicySettings(dtype="bfloat16"))
     engine = make_engine(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu"), slots=4, max_context=256)
     engine.publish(coarse, 0)
     before, served_before = learned(coarse), torch.tensor(engine.score(IDS))

@@ -49,14 +49,10 @@ class StandIn:
         """Adapters that are loaded from now on change nothing."""
         self.unscaled = False
         """Log-probs are those of temperature 1, as a vLLM without --logprobs-mode gives them."""
-        self.breaks_off = False
-        """Every completion is one that somebody else aborted."""
-        self.ails: Literal["dying", "cuts off", "aborts"] | None = None
+        self.ails: Literal["dying", "cuts off", "aborts", "breaks off", "unhealthy"] | None = None
         """Completions and health checks are answered 500 and 503; or the answer ends in its middle; or completions are
-        aborted, and all but the first health check fail."""
+        aborted, and all but the first health check fail; or completions are aborted; or health checks fail."""
         self._checked = False
-        self.unhealthy = False
-        """Fails its health check, and nothing else."""
         self.missing: set[str] = set()
         """Paths that are not served, as without VLLM_ALLOW_RUNTIME_LORA_UPDATING or VLLM_SERVER_DEV_MODE."""
         self.asked: list[str] = []
@@ -121,7 +117,7 @@ class StandIn:
         return JSONResponse({"data": [base, *adapters]})
 
     async def _health(self, request: Request) -> Response:
-        dead = self.unhealthy or self.ails == "dying" or (self.ails == "aborts" and self._checked)
+        dead = self.ails in ("dying", "unhealthy") or (self.ails == "aborts" and self._checked)
         self._checked = True
         return Response(status_code=503 if dead else 200)
 
@@ -178,7 +174,7 @@ class StandIn:
                 "finish_reason": None if at + 2 < len(ids) else choice["finish_reason"],
             }
             yield f"data: {json.dumps({'choices': [part]})}\n\n"
-            if self.breaks_off:
+            if self.ails == "breaks off":
                 yield f"data: {json.dumps({'error': {'message': 'EngineCore died', 'code': 500}})}\n\n"
                 return
         yield "data: [DONE]\n\n"
@@ -207,7 +203,7 @@ class StandIn:
         choice = {
             "token_ids": found.token_ids,
             "logprobs": {"token_logprobs": logprobs},
-            "finish_reason": "abort" if self.breaks_off or self.ails == "aborts" else found.finish_reason,
+            "finish_reason": "abort" if self.ails in ("aborts", "breaks off") else found.finish_reason,
         }
         if "prompt_logprobs" in body:
             scores = await asyncio.to_thread(self._engine.score, ids)

@@ -7,44 +7,27 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import ParamWrapper
-from torch import nn
 
 from gavel.trainer.engines.passes import AdaptedExperts, set_factors
 from gavel.trainer.kernels.fused_layers import LoraExperts, compute_experts
 from gavel.trainer.policy.adapters import adapted_weights
+from tests.trainer.conftest import stirred
 from tests.trainer.families import BY_NAME
 
 TARGETS = ["experts.gate_up_proj", "experts.down_proj"]
 FORMS = {"Qwen3-MoE": "plain", "GPT-OSS": "transposed, with biases, gate and up by turns", "PhiMoE": "top 2"}
 
 
-def adapted(name: str, rank: int = 2, targets: list[str] = TARGETS) -> Any:
+def adapted(name: str, rank: int = 2) -> Any:
     """A model of the family whose experts have factors that are not zero."""
     base = BY_NAME[name].model()
-    model = get_peft_model(base, LoraConfig(r=rank, target_modules=[], target_parameters=targets)).eval()
-    torch.manual_seed(1)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            nn.init.normal_(parameter, std=0.3)
-    return model
+    return stirred(get_peft_model(base, LoraConfig(r=rank, target_modules=[], target_parameters=TARGETS)).eval(), 0.3)
 
 
-def routed(tokens: int, hidden: int, experts: int, only: int | None = None) -> tuple[torch.Tensor, ...]:
+def routed(tokens: int) -> tuple[torch.Tensor, ...]:
     """Hidden states, each token's experts and their shares."""
     torch.manual_seed(tokens)
-    chosen = torch.rand(tokens, experts).topk(2).indices if only is None else torch.full((tokens, 2), only)
-    return torch.randn(tokens, hidden), chosen, torch.rand(tokens, 2)
-
-
-def pair(model: Any) -> tuple[Any, Any]:
-    """The first adapted experts of a model, and PEFT's eager view of the same weights."""
-    own = next(module for module in model.modules() if isinstance(module, ParamWrapper))
-    other = copy.deepcopy(own)
-    compute_experts(model)
-    assert (type(own), type(other)) == (LoraExperts, ParamWrapper)
-    other.get_base_layer().config = copy.deepcopy(other.get_base_layer().config)
-    other.get_base_layer().config._experts_implementation = "eager"
-    return own, other
+    return torch.randn(tokens, 32), torch.rand(tokens, 4).topk(2).indices, torch.rand(tokens, 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -61,7 +44,7 @@ def test_the_sampler_rounds_as_the_learner_does(name, dtype):
     served = [module for module in plain.modules() if isinstance(module, AdaptedExperts)]
     learned = [module for module in model.modules() if type(module) is LoraExperts]
     assert len(served) == len(learned) > 0
-    x, chosen, shares = routed(9, 32, 4)
+    x, chosen, shares = routed(9)
     for one, other in zip(served, learned, strict=True):
         given = x.to(dtype), chosen, shares.to(dtype)
         assert torch.equal(one(*given), other(*given))
@@ -73,9 +56,15 @@ def test_the_sampler_rounds_as_the_learner_does(name, dtype):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("name", FORMS)
 def test_on_a_gpu_in_bfloat16_values_and_gradients_are_pefts_within_its_rounding(name):
-    own, other = pair(adapted(name, 5).cuda())
+    model = adapted(name, 5).cuda()
+    own = next(module for module in model.modules() if isinstance(module, ParamWrapper))
+    other = copy.deepcopy(own)  # PEFT's eager view of the same weights
+    compute_experts(model)
+    assert (type(own), type(other)) == (LoraExperts, ParamWrapper)
+    other.get_base_layer().config = copy.deepcopy(other.get_base_layer().config)
+    other.get_base_layer().config._experts_implementation = "eager"
     own.get_base_layer().bfloat16()  # the factors stay in float32
-    x, chosen, shares = (each.cuda() for each in routed(64, 32, 4))
+    x, chosen, shares = (each.cuda() for each in routed(64))
     found, expected = own(x.bfloat16(), chosen, shares.bfloat16()), other(x, chosen, shares)
     assert (found.float() - expected).abs().max() < 0.05 * expected.abs().max()
     gradients = [

@@ -15,15 +15,7 @@ from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.kernels import attention_kernels, varlen_attention
 from gavel.trainer.kernels import packed_attention as attention
-from gavel.trainer.kernels.attention_kernels import (
-    FULL,
-    CpuFlash,
-    CudaFlash,
-    Plain,
-    ScoreForm,
-    Span,
-    kernel_for,
-)
+from gavel.trainer.kernels.attention_kernels import FULL, CpuFlash, CudaFlash, Plain, ScoreForm, Span, kernel_for
 from gavel.trainer.kernels.packed_attention import PackedRow, attend_packed, packed_attention
 from gavel.trainer.kernels.varlen_attention import Level, levels
 from tests.trainer.conftest import tiny_model
@@ -55,14 +47,14 @@ def attended(packed: Packed, query, key, value, form=FORM, span: Span = FULL, si
     return packed_attention(query, key, value, PackedRow(packed, [span], positions), 0, form, sinks)
 
 
-def factors(length: int, dtype: torch.dtype, device: str = "cpu", size: int = 8, value_size: int = 8):
+def factors(length: int, dtype: torch.dtype, device: str = "cpu", size: int = 8):
     generator = torch.Generator().manual_seed(0)
     return [
-        torch.randn(1, length, heads, width, generator=generator, dtype=torch.float64)
+        torch.randn(1, length, heads, size, generator=generator, dtype=torch.float64)
         .to(device, dtype)
         .transpose(1, 2)
         .requires_grad_()
-        for heads, width in ((6, size), (2, size), (2, value_size))
+        for heads in (6, 2, 2)
     ]
 
 
@@ -120,7 +112,7 @@ def test_soft_caps_and_sinks_are_those_of_one_softmax(span, cap, sinks):
 @pytest.mark.parametrize("shape", [(1, 200, 2), (8, 300, 2), (9, 30, 1000)])
 def test_the_flash_kernel_of_a_gpu_agrees_with_the_plain_one(monkeypatch, shape):
     packed = row(*shape)
-    query, key, value = factors(len(packed.token_ids), torch.bfloat16, "cuda", 64, 64)
+    query, key, value = factors(len(packed.token_ids), torch.bfloat16, "cuda", 64)
     assert kernel_for(query, value, ScoreForm(0.1)) is CudaFlash
     for span in (FULL, Span(70)):
         found = attended(packed, query, key, value, ScoreForm(0.1), span)

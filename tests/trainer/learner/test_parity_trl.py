@@ -25,9 +25,10 @@ pytestmark = pytest.mark.slow
 
 GROUPS, MEMBERS, LONGEST, CONSTANT = 3, 4, 23, 37
 SIZE = GROUPS * MEMBERS
+Columns = dict[str, torch.Tensor]
 
 
-def random_inputs(seed: int) -> dict[str, torch.Tensor]:
+def random_inputs(seed: int) -> Columns:
     """Padded `[B, T]` columns; every sequence has at least one sampled token, and the ratios lie far from 1."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -55,32 +56,21 @@ def trl_trainer(**settings: Any) -> SimpleNamespace:
     """What `_compute_loss` reads of a trainer: one process, no accumulation, no entropy bonus, no router."""
     arguments = {"delta": None, "use_bias_correction_kl": False, "steps_per_generation": 1}
     arguments |= {name: settings.pop(name) for name in list(settings) if name in arguments}
-    accelerator = SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x)
+    plain = {"aux_loss_enabled": False, "top_entropy_quantile": 1.0, "off_policy_mask_threshold": None}
+    plain |= {"importance_sampling_level": "token", "beta": 0.0, "loss_type": "grpo", "use_vllm": False}
+    plain |= {"epsilon_low": 0.2, "epsilon_high": 0.2, "vllm_importance_sampling_correction": True}
+    plain |= {"max_completion_length": CONSTANT, "current_gradient_accumulation_steps": 1}
     return SimpleNamespace(
-        **{
-            "aux_loss_enabled": False,
-            "top_entropy_quantile": 1.0,
-            "off_policy_mask_threshold": None,
-            "importance_sampling_level": "token",
-            "beta": 0.0,
-            "loss_type": "grpo",
-            "epsilon_low": 0.2,
-            "epsilon_high": 0.2,
-            "use_vllm": False,
-            "vllm_importance_sampling_correction": True,
-            "max_completion_length": CONSTANT,
-            "current_gradient_accumulation_steps": 1,
-            "_entropy_bonus_enabled": False,
-        }
-        | settings,
+        **plain | settings,
+        _entropy_bonus_enabled=False,
         args=SimpleNamespace(**arguments),
-        accelerator=accelerator,
+        accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
         model=SimpleNamespace(training=True),
         _metrics={"train": defaultdict(list)},
     )
 
 
-def trl_weights(columns: dict[str, torch.Tensor], correction: SamplerCorrection) -> torch.Tensor:
+def trl_weights(columns: Columns, correction: SamplerCorrection) -> torch.Tensor:
     """TRL's importance weights, written out: it makes them in the middle of a method that samples."""
     difference = (columns["old"] - columns["sampler"]) * columns["completion"] * columns["sampled"]
     if correction.mode.startswith("sequence"):
@@ -92,7 +82,7 @@ def trl_weights(columns: dict[str, torch.Tensor], correction: SamplerCorrection)
 
 
 def by_trl(
-    columns: dict[str, torch.Tensor], correction: SamplerCorrection | None = None, **settings: Any
+    columns: Columns, correction: SamplerCorrection | None = None, trl: Any = GRPOTrainer, **settings: Any
 ) -> tuple[float, torch.Tensor]:
     """Loss, and gradient `[B, T]` by log-prob."""
     trainer = trl_trainer(use_vllm=correction is not None, **settings)
@@ -107,17 +97,18 @@ def by_trl(
         "tool_mask": columns["sampled"],
         "advantages": columns["advantages"],
         "old_per_token_logps": columns["old"],
+        "old_logps": (logprobs.detach() * mask).sum(1),  # of RLOO, on policy
         "ref_per_token_logps": columns["reference"],
         "num_items_in_batch": mask.sum(),
     }
     if correction is not None:
         inputs["importance_sampling_ratio"] = trl_weights(columns, correction)
-    loss = GRPOTrainer._compute_loss(trainer, None, inputs)
+    loss = trl._compute_loss(trainer, None, inputs)
     loss.backward()
     return loss.item(), logprobs.grad
 
 
-def by_gavel(columns: dict[str, torch.Tensor], config: TrainConfig) -> tuple[float, torch.Tensor]:
+def by_gavel(columns: Columns, config: TrainConfig) -> tuple[float, torch.Tensor]:
     """The same over flat trained tokens."""
     mask = (columns["completion"] * columns["sampled"]).bool()
     logprobs = columns["logprobs"].clone().requires_grad_(True)
@@ -154,15 +145,7 @@ LOSSES: list[tuple[Loss, dict[str, Any]]] = [
             ("grpo", "dapo", "dr_grpo"), [(0.2, 0.2, None), (0.2, 0.28, None), (0.1, 0.3, 1.5)]
         )
     ),
-    (
-        Gspo(),
-        {
-            "loss_type": "grpo",
-            "importance_sampling_level": "sequence",
-            "epsilon_low": 3e-4,
-            "epsilon_high": 4e-4,
-        },
-    ),
+    (Gspo(), {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4}),
     (Cispo(), {"loss_type": "cispo", "epsilon_high": 5.0}),
     (Cispo(ratio_cap=1.2), {"loss_type": "cispo", "epsilon_high": 1.2}),
 ]
@@ -203,18 +186,6 @@ def test_bnpo_is_trls_with_a_group_as_its_local_batch(beta):
 def test_reinforce_with_whole_sequences_has_the_gradient_of_trls_rloo_on_policy():
     columns = random_inputs(0)
     columns["sampled"] = torch.ones_like(columns["sampled"])  # TRL's RLOO knows no tokens but sampled ones
-    logprobs = columns["logprobs"].clone().requires_grad_(True)
-    trainer = trl_trainer()
-    trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logprobs, torch.zeros_like(logprobs), None)
-    mask = columns["completion"]
-    inputs = {
-        "prompt_ids": torch.zeros(SIZE, 1, dtype=torch.long),
-        "prompt_mask": torch.ones(SIZE, 1, dtype=torch.long),
-        "completion_ids": torch.zeros_like(mask),
-        "completion_mask": mask,
-        "advantages": columns["advantages"],
-        "old_logps": (logprobs.detach() * mask).sum(1),
-    }
-    RLOOTrainer._compute_loss(trainer, None, inputs).backward()
+    _, expected = by_trl(columns, trl=RLOOTrainer)
     _, gradient = by_gavel(columns, TrainConfig(loss=Reinforce(aggregation="dr_grpo", constant_length=1)))
-    assert torch.allclose(gradient, logprobs.grad, atol=1e-7, rtol=0)
+    assert torch.allclose(gradient, expected, atol=1e-7, rtol=0)

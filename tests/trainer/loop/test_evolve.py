@@ -30,10 +30,6 @@ class StopError(Exception):
     """The user stops the run."""
 
 
-def stop(result: TrainResult) -> None:
-    raise StopError
-
-
 def assert_same_adapter(runs: Path, *names: str) -> None:
     """At step 6, bit for bit."""
     saved = (runs / "tests" / name / "checkpoints" / "000006" / "adapter_model.safetensors" for name in names)
@@ -177,7 +173,7 @@ async def test_a_run_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(tmp
             async with registered(tmp_path, name) as (model, backend):
                 if attempt < stops:
                     with pytest.raises(StopError):
-                        await imitate(model, shown, CONFIG, stepped=stop)
+                        await imitate(model, shown, CONFIG, stepped=Mock(side_effect=StopError))
                     continue
                 await imitate(model, shown, CONFIG, stepped=results.append)
                 assert await model.get_step() == 6

@@ -85,7 +85,6 @@ def test_a_run_goes_on_with_the_scenario_that_it_was_begun_with_alone(tmp_path, 
     assert all(each in error.message for each in named)
     assert "--fresh" in error.remedy
     assert "--" not in str(error)
-    assert "with its directory deleted" in str(error)
 
 
 def described(*scenarios: Scenario, judge: Judge | None = None) -> dict[str, Any]:
@@ -112,8 +111,6 @@ def test_the_same_tasks_in_another_order_are_to_be_sorted(tmp_path, monkeypatch,
     error = refusal(tmp_path, *(described(each, judge=JUDGE) for each in scenarios))
     assert "the same in another order" in error.message
     assert not any(word in error.message for word in ("hash", "references"))
-    assert "Sort" in error.remedy
-    assert "old settings" not in error.remedy
 
 
 SHOP = """
@@ -180,7 +177,6 @@ def test_a_run_does_not_go_on_with_a_judge_that_scores_otherwise(tmp_path, judgi
     error = refusal(tmp_path, *(described(returns_desk.scenario, judge=each) for each in judges))
     assert (error is None) == (named is None)
     assert error is None or f"judging: {named}" in error.message
-    assert error is None or "--fresh" in error.remedy
 
 
 def test_drawn_tasks_are_told_apart_without_drawing_them_all(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gavel.base.fields import FieldError
 from gavel.judge.judge import Judge
 from gavel.llm.types import Message
-from gavel.scenarios.agent import Agent, together
+from gavel.scenarios.agent import Agent
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.group import TrajectoryGroup
@@ -34,7 +34,7 @@ from gavel.trainer.loop.model_samples import (
 )
 from gavel.trainer.loop.train_loop import LoopError, Observer, StepReport, train_scenario
 from gavel.trainer.loop.watchdog import Watchdog
-from tests.judge.groups import choice
+from tests.judge.groups import choice, saying
 from tests.trainer.conftest import a_model, registered
 
 DESK = find_scenario("returns_desk")
@@ -104,19 +104,6 @@ async def duel(model: Any, task: Task, episode: Episode) -> list[Trajectory]:
     return [one.trajectory, other.trajectory]
 
 
-async def _worker(request: ChatRequest) -> Message:
-    return {"content": f"I did: {request.messages[-1]['content']}"}
-
-
-WORKER = FunctionModel("worker", _worker)
-
-
-async def plan_and_work(model: Any, task: Task, episode: Episode) -> Trajectory:
-    planner, worker = Agent(episode, "planner"), Agent(episode, "worker", model=WORKER)
-    await planner.ask(await worker.ask(await planner.ask(task.user)))
-    return together(planner, worker)
-
-
 TASKS = [Task(user=f"Word {number}") for number in range(8)]
 WON = {"success": lambda each: bool(each.metrics["won"]), "hand_reward": lambda each: float(each.metrics["won"])}
 
@@ -128,16 +115,12 @@ async def trained(runs: Path, scenario: Scenario, versions: int = 1) -> list[Ste
     return [call.args[0] for call in seen.stepped.call_args_list]
 
 
-def agents(groups: list[TrajectoryGroup]) -> list[list[str | None]]:
-    return [[each.agent for each in group] for group in groups]
-
-
 @pytest.mark.slow
 async def test_in_self_play_each_agent_is_compared_with_itself_and_all_turns_are_trained(tmp_path: Path):
     reports = await trained(tmp_path, Scenario("duel", rollout=duel, tasks=TASKS, **WON))
     assert [report.result.step for report in reports] == [1, 2]
     for report in reports:
-        assert agents(report.groups) == [["one"] * 3, ["other"] * 3] * 2
+        assert [[each.agent for each in group] for group in report.groups] == [["one"] * 3, ["other"] * 3] * 2
         wins = [each.reward for group in report.groups for each in group]
         assert sum(reward or 0.0 for reward in wins) == len(wins) / 2
         with_signal = [group for group in report.groups if len({each.reward for each in group}) > 1]
@@ -152,22 +135,10 @@ async def test_an_older_policy_is_an_opponent_that_is_not_trained(tmp_path: Path
     tasks = [task.model_copy(update={"data": {"back": 1}}) for task in TASKS]
     reports = await trained(tmp_path, Scenario("duel", rollout=duel, tasks=tasks, **WON), versions=2)
     for report in reports:
-        assert agents(report.groups) == [["one"] * 3] * 2
-        assert all(each.status != "failed" for group in report.groups for each in group)
         members = [member for group in report.groups for member in group]
+        assert [each.agent for each in members] == ["one"] * 6
+        assert all(each.status != "failed" for each in members)
         assert {(each.policy_version, each.metrics["against"]) for each in members} == {(report.result.step - 1, 0)}
-
-
-@pytest.mark.slow
-async def test_a_planner_is_trained_and_another_model_s_words_are_not(tmp_path: Path):
-    scenario = Scenario("team", rollout=plan_and_work, tasks=TASKS, hand_reward=lambda each: len(str(each.messages())))
-    reports = await trained(tmp_path, scenario)
-    for report in reports:
-        for each in (member for group in report.groups for member in group):
-            planner, worker = each.histories()
-            assert (planner.agent, worker.agent) == ("planner", "worker")
-            assert len(list(each.choices())) == 2
-            assert worker.messages()[-1]["content"].startswith("I did: ")
 
 
 async def test_an_evaluation_stops_where_a_world_cannot_tell_how_episodes_ended_and_averages_what_some_have():
@@ -184,11 +155,17 @@ async def test_an_evaluation_stops_where_a_world_cannot_tell_how_episodes_ended_
         found = {"rare": 8.0} if task.user == "Play 1." else {}
         return Trajectory(messages_and_choices=[{"role": "user", "content": task.user}], metrics=found)
 
+    async def say(request: ChatRequest) -> Message:
+        return {"content": "So I say."}
+
+    speaker = FunctionModel("speaker", say)
     tasks = [Task(user=f"Play {number}.", data={"wins": number < 2}) for number in range(4)]
     scenario = Scenario("boaster", environment=Boaster, tasks=tasks[:1], held_out=tasks[1:])
     with pytest.raises(ScenarioError, match="cannot tell how 2 of 3 held-out episodes ended"):
-        await evaluate(WORKER, scenario, 3, LoopConfig())
-    found = await evaluate(WORKER, Scenario("rare", rollout=play, tasks=tasks[:1], held_out=tasks[1:]), 3, LoopConfig())
+        await evaluate(speaker, scenario, 3, LoopConfig())
+    found = await evaluate(
+        speaker, Scenario("rare", rollout=play, tasks=tasks[:1], held_out=tasks[1:]), 3, LoopConfig()
+    )
     assert found.measures == {"rare": 8.0, "truncated": 0.0}
 
 
@@ -231,13 +208,10 @@ class Player:
         return SampledModel("a model/of mine", identity, serve)
 
 
-def three_tasks(**changed: object) -> Scenario:
-    return Scenario("tasks", tasks=ALL, **changed)
-
-
 def test_the_file_is_that_of_a_model_its_settings_and_what_it_is_shown(tmp_path: Path) -> None:
-    def file(api: str = "x", scenario: dict[str, str] | None = None, **loop: Any) -> Path:
-        return Player().model(api=api).file(tmp_path, three_tasks(**scenario or {}), LoopConfig(**loop))
+    def file(api: str = "x", scenario: dict[str, Any] | None = None, **loop: Any) -> Path:
+        shown = Scenario("tasks", tasks=ALL, **scenario or {})
+        return Player().model(api=api).file(tmp_path, shown, LoopConfig(**loop))
 
     files = {file(), file("y"), file(scenario={"system": "Be brief."}), file(temperature=0.5), file(seed=1)}
     assert len(files) == 5
@@ -247,12 +221,9 @@ def test_the_file_is_that_of_a_model_its_settings_and_what_it_is_shown(tmp_path:
 
 async def test_failed_episodes_are_not_kept_and_the_first_sample_is_that_of_a_training_run(tmp_path: Path) -> None:
     file, player = tmp_path / "x.jsonl.zst", Player({"Task 1"})
-    heard: list[bool] = []
-    wanted = wanted_samples(ALL, 2)
-    failed = await sample_missing(
-        player.model(), wanted, file, LoopConfig(seed=7), lambda group: heard.append(group is None)
-    )
-    assert (len(failed), sum(heard), len(heard)) == (2, 2, 6)
+    heard: list[TrajectoryGroup | None] = []
+    failed = await sample_missing(player.model(), wanted_samples(ALL, 2), file, LoopConfig(seed=7), heard.append)
+    assert (len(failed), heard.count(None), len(heard)) == (2, 2, 6)
     assert len(await sample_missing(player.model(), [(ALL[1], 0)], file, LoopConfig(), print)) == 1  # others are kept
     assert set(stored_samples(file, ALL)) == {(ALL[task].id, number) for task in (0, 2) for number in (0, 1)}
     assert ("Task 0", seed_of(7, "evaluation", ALL[0].id)) in player.played
@@ -261,15 +232,13 @@ async def test_failed_episodes_are_not_kept_and_the_first_sample_is_that_of_a_tr
     assert {task for task, _ in stored_samples(file, changed)} == {ALL[2].id}
 
 
-def episode(text: str) -> TrajectoryGroup:
-    return TrajectoryGroup([Trajectory(messages_and_choices=[choice(text)], reward=0.9)])
-
-
 def test_a_group_holds_every_model_s_samples_of_a_task_without_earlier_rewards() -> None:
-    one = {("a", 0): episode("x"), ("b", 0): episode("y")}
-    groups = joint_groups({"one": one, "two": {("a", 0): episode("z"), ("a", 1): episode("w")}})
+    one = {("a", 0): saying("x"), ("b", 0): saying("y")}
+    for group in one.values():
+        group.trajectories[0].reward = 0.9
+    groups = joint_groups({"one": one, "two": {("a", 0): saying("z"), ("a", 1): saying("w")}})
     assert [group.metadata["task"] for group in groups] == ["a", "b"]
     assert [(m.metadata["model"], m.metadata["sample"]) for m in groups[0]] == [("one", 0), ("two", 0), ("two", 1)]
     assert all(member.reward is None for group in groups for member in group)
-    (other,) = joint_groups({"one": {("a", 0): episode("v")}})
+    (other,) = joint_groups({"one": {("a", 0): saying("v")}})
     assert len({group.metadata["attempts"] for group in (*groups, other)}) == 3

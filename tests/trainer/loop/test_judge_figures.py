@@ -8,21 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai.types.chat.chat_completion import Choice
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.rubric import Rubric
-from gavel.llm.types import Message
 from gavel.scenarios.formats.row import RowError
-from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import JudgeChecks, LoopConfig, TrainConfig
 from gavel.trainer.loop.evaluation import BASE, BEST, judge_wins
 from gavel.trainer.loop.judge_alarms import WINDOW, JudgeAlarm, judge_alarms
 from gavel.trainer.loop.train_loop import Checks, make_checks, train_scenario
+from tests.judge.groups import broken, desk, saying
 from tests.trainer.conftest import a_model, registered
 
 STEPS = 45
@@ -137,17 +135,15 @@ GOLDEN = [{"name": "sum", "members": {"right": RIGHT, "wrong": WRONG}, "order": 
 
 
 class LengthJudge:
-    """Scores by the length of what an attempt shows; `sign` and `shift` change while a test goes on."""
+    """Scores by the length of what an attempt shows; `sign` changes while a test goes on."""
 
-    def __init__(self, sign: int = 1, shift: float = 0.0) -> None:
-        self.sign, self.shift, self.calls = sign, shift, 0
+    def __init__(self, sign: int = 1) -> None:
+        self.sign = sign
 
     async def __call__(self, messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
-        self.calls += 1
         lengths = {label: len(str(shown)) for label, shown in read_transcripts(messages[1]["content"]).items()}
         order = sorted(set(lengths.values()))
-        scores = {label: 0.5 + 0.1 * self.sign * order.index(length) for label, length in lengths.items()}
-        return json.dumps({label: min(1.0, score + self.shift) for label, score in scores.items()})
+        return json.dumps({label: 0.5 + 0.1 * self.sign * order.index(length) for label, length in lengths.items()})
 
 
 def test_a_golden_set_or_second_judge_that_cannot_be_used_is_told_before_the_run(tmp_path: Path) -> None:
@@ -177,46 +173,29 @@ async def test_a_run_replays_golden_groups_and_anchors_every_n_steps_and_asks_th
             await train_scenario(model, scenario, Judge(judging), loop, TrainConfig(), second=second)
             return backend.history(model, "train")
 
-    def having(rows: list[dict[str, Any]], has: Callable[[dict[str, Any]], bool]) -> list[int]:
-        return [row["step"] for row in rows if has(row)]
-
     await run(1)
     judging.sign = -1
     rows = await run(3)
-    assert having(rows, lambda row: "health/golden_right" in row) == [1, 3]
-    assert [row["health/golden_right"] for row in rows if "health/golden_right" in row] == [1, 0]
-    assert having(rows, lambda row: "health/anchor_drift" in row) == [3]
+    assert [row.get("health/golden_right") for row in rows] == [1, None, 0]
+    assert ["health/anchor_drift" in row for row in rows] == [False, False, True]
     assert rows[2]["health/anchor_change"] > 0
-    assert having(rows, lambda row: "health/second_tau" in row) == [1, 2, 3]
+    assert [row["step"] for row in rows if "health/second_tau" in row] == [1, 2, 3]
     assert rows[0]["health/second_tau"] < 0 < rows[1]["health/second_tau"]
     assert all(row["checks/calls"] >= 2 for row in rows)
 
 
-def attempt(task: str, *calls: str, **fields: Any) -> Trajectory:
-    """One that calls these tools; the rubric below wants `look` before `act`."""
-    turns: list[Any] = []
-    for at, name in enumerate(calls):
-        call = {"id": f"c{at}", "type": "function", "function": {"name": name, "arguments": "{}"}}
-        message = {"role": "assistant", "tool_calls": [call]}
-        turns += [
-            Choice.model_validate({"index": 0, "finish_reason": "tool_calls", "message": message}),
-            {"role": "tool", "tool_call_id": f"c{at}", "content": "done"},
-        ]
-    return Trajectory(
-        messages_and_choices=[{"role": "user", "content": "Do it."}, *turns],
-        metadata={"task": {"id": task, "user": "Do it."}},
-        reward=0.123,
-        **fields,
-    )
+JUDGE = Judge("stand-in", rubric=Rubric("- calls get_order before refund.\n- calls refund at most once."))
 
 
-JUDGE = Judge("stand-in", rubric=Rubric("- calls look before act.\n- calls act at most once."))
+def tried(task: str, *, looking: bool = False) -> Trajectory:
+    tools = ("get_order", "refund") if looking else ("refund",)
+    return desk(*tools, ending=None, metadata={"task": {"id": task, "user": "Do it."}}, reward=0.123)
 
 
 async def test_an_attempt_beats_ties_with_or_loses_against_each_rival():
-    mine = [attempt("a", "look", "act"), attempt("b", "act"), attempt("c", "look", "act"), attempt("d", "act")]
-    base = [attempt("a", "act"), attempt("b", "look", "act"), attempt("c", "look", "act")]
-    best = [attempt("a", "look", "act"), attempt("e", "act")]
+    mine = [tried("a", looking=True), tried("b"), tried("c", looking=True), tried("d")]
+    base = [tried("a"), tried("b", looking=True), tried("c", looking=True)]
+    best = [tried("a", looking=True), tried("e")]
     await judge_wins(JUDGE, mine, {BASE: base, BEST: best}, 9)
     assert [each.metrics.get("wins/base") for each in mine] == [1.0, 0.0, 0.5, None]
     assert [each.metrics.get("wins/best") for each in mine] == [0.5, None, None, None]
@@ -225,20 +204,13 @@ async def test_an_attempt_beats_ties_with_or_loses_against_each_rival():
 
 
 async def test_no_more_are_judged_than_asked_for_of_tasks_that_both_have_tried_and_the_unscored_have_no_metric():
-    async def silent(messages: list[Message], schema: dict[str, Any]) -> str:
-        return "I would rather not."
-
-    for judge, found in ((JUDGE, [None, 0.0, 0.0, None, None, None]), (Judge(silent), [None] * 6)):
-        mine = [attempt("new", "act"), *(attempt(f"{n}", "act") for n in range(5))]
-        await judge_wins(judge, mine, {BASE: [attempt(f"{n}", "look", "act") for n in range(5)]}, 2)
+    for judge, found in ((JUDGE, [None, 0.0, 0.0, None, None, None]), (Judge(broken), [None] * 6)):
+        mine = [tried("new"), *(tried(f"{n}") for n in range(5))]
+        await judge_wins(judge, mine, {BASE: [tried(f"{n}", looking=True) for n in range(5)]}, 2)
         assert [each.metrics.get("wins/base") for each in mine] == found
 
 
 async def test_a_check_that_fails_is_counted_and_costs_no_training() -> None:
-    said = ("!", "!!")
-    members = [Trajectory(messages_and_choices=[{"role": "assistant", "content": each}]) for each in said]
-    groups = [await Judge(LengthJudge()).score(TrajectoryGroup(members))]
-    model = a_model("never")
-    checks = Checks(Judge("constant"), Judge("no-such-provider/model"), JudgeChecks(), model, [])
-    found = await checks.metrics(0, groups)
-    assert found == {"checks/failed": 1.0}
+    groups = [await Judge(LengthJudge()).score(saying("!", "!!"))]
+    checks = Checks(Judge("constant"), Judge("no-such-provider/model"), JudgeChecks(), a_model("never"), [])
+    assert await checks.metrics(0, groups) == {"checks/failed": 1.0}

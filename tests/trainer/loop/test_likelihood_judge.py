@@ -3,17 +3,15 @@
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from gavel.judge.judge import Judge
 from gavel.llm.providers import register
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library.one_sentence import scenario
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.loop.likelihood_judge import LikelihoodJudge, brevity
 from tests.trainer.conftest import full_logprobs
-from tests.trainer.policy.test_chat_formats import CHATML
+from tests.trainer.policy import test_chat_formats
 
 pytestmark = pytest.mark.slow
 
@@ -23,9 +21,7 @@ TEXTS = ["Your money is on its way.", "", "Refund.", "I am sorry, the return win
 
 @pytest.fixture
 def tokenizer() -> Any:
-    found: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
-    found.chat_template = CHATML
-    return found
+    return test_chat_formats.tokenizer(test_chat_formats.CHATML)
 
 
 @pytest.fixture

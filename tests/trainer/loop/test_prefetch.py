@@ -3,7 +3,6 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,17 +174,15 @@ async def test_a_conversation_keeps_its_adapter_across_a_publication(tmp_path: P
 
     async with registered(tmp_path, versions=2) as (model, _):
         client, began_with = model.openai_client(), model.get_inference_name()
-        messages: list[Message] = [{"role": "system", "content": scenario.system}]
-        messages.append({"role": "user", "content": task.user})
+        messages: list[Any] = [{"role": "system", "content": scenario.system}, {"role": "user", "content": task.user}]
         first = await say(client, began_with, messages)
-        messages.append(first.message.model_dump(exclude_none=True))
         (call,) = first.message.tool_calls
-        messages.append({"role": "tool", "tool_call_id": call.id, "content": "lamp"})
+        result = {"role": "tool", "tool_call_id": call.id, "content": "lamp"}
+        messages += [first.message.model_dump(exclude_none=True), result]
         await learn()
         second, live = await asyncio.gather(say(client, began_with, messages), say(client, "clerk", messages))
-        assert second.prompt_token_ids[: len(first.token_ids) + len(first.prompt_token_ids)] == (
-            first.prompt_token_ids + first.token_ids
-        )
+        before = first.prompt_token_ids + first.token_ids
+        assert second.prompt_token_ids[: len(before)] == before
         assert (first.policy_version, second.policy_version, live.policy_version) == (0, 0, 1)
         assert max(gap(first), gap(second)) < 1e-4
         assert gap(live) > 1e-2
@@ -207,13 +204,13 @@ async def test_an_engine_that_dies_ends_the_run_with_its_own_error(tmp_path: Pat
             await train_scenario(model, scenario, JUDGE, loop, RATE, Deadly())
 
 
-def a_ledger(steps: int = 0, train_waits: Callable[[], Any] = lambda: asyncio.sleep(0)) -> Any:
+def a_ledger(steps: int = 0) -> Any:
     """A backend that trains nothing and keeps its `rows` in memory."""
     backend: Any = create_autospec(LocalBackend, instance=True)
     backend.rows, backend.steps = [], steps
 
     async def train(model: Any, groups: list[TrajectoryGroup], config: TrainConfig, metrics: Any = None) -> TrainResult:
-        await train_waits()
+        await asyncio.sleep(0)
         backend.steps += 1
         backend.rows.append({"step": backend.steps, "groups": groups, **(metrics or {})})
         return TrainResult(backend.steps, True)
@@ -362,18 +359,13 @@ def test_a_run_waits_as_long_as_its_longest_turn_may_take_unless_told_otherwise(
     assert stall_seconds(LoopConfig(max_tokens=32_768, stall_seconds=5)) == 5
 
 
-def test_rollouts_get_the_limit_of_the_last_step_that_was_reached_and_the_scenario_stays_as_it_was() -> None:
+def test_rollouts_get_the_limit_of_the_last_step_that_was_reached_and_wrong_limits_are_refused() -> None:
     limits, own = {20: 20, 0: 10}, scenario.max_turns
     found = [with_turn_limit(scenario, limits, step).max_turns for step in (0, 19, 20, 1000)]
     assert found == [10, 10, 20, 20]
     assert with_turn_limit(scenario, {5: 2}, 3).max_turns == own == scenario.max_turns
     assert with_turn_limit(scenario, {0: 2}, 3).tasks("held_out") == scenario.tasks("held_out")
-
-
-def test_wrong_limits_are_refused() -> None:
-    async def own(model: object, task: Task) -> None: ...
-
-    counted = Scenario("own", rollout=own, tasks=[Task(user="Hello")])
+    counted = Scenario("own", rollout=answer, tasks=[Task(user="Hello")])
     with pytest.raises(LoopError, match="rollout of its own"):
         check_turn_limits(counted, {0: 2})
     check_turn_limits(counted, {})

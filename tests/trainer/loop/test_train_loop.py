@@ -14,7 +14,6 @@ from gavel.judge.audit.health import judge_health
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import _DOUBT
 from gavel.llm.budget import Budget
-from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, find_scenario
@@ -27,6 +26,7 @@ from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.train_loop import ALARMS, CUT, TIMES, LoopError, Observer, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
+from tests.judge.groups import broken, never
 from tests.trainer.conftest import registered
 
 pytestmark = pytest.mark.slow
@@ -40,14 +40,6 @@ def short(**changed: Any) -> LoopConfig:
     """Two steps of two groups of three, measured before and after."""
     small: dict[str, Any] = {"steps": 2, "tasks_per_step": 2, "group_size": 3, "max_tokens": 32}
     return LoopConfig(**small | {"evaluate_every": 9, "evaluation_tasks": 2, "final_tasks": 2} | changed)
-
-
-async def broken(messages: list[Message], schema: dict[str, Any]) -> str:
-    return "I cannot judge this."
-
-
-async def never(messages: list[Message], schema: dict[str, Any]) -> str:
-    raise AssertionError("the judge was called")
 
 
 def fails(trajectory: Trajectory) -> float:
@@ -227,9 +219,8 @@ async def test_an_alarm_is_told_and_stored_once_and_a_run_that_stops_at_it_goes_
 
     loop, seen = short(steps=4, tasks_per_step=1, on_alarm="stop"), Mock(Observer)
     async with registered(tmp_path, "alarmed") as (model, backend):
-        with pytest.raises(LoopError, match=r"stopped after step 2: .*success does not") as caught:
+        with pytest.raises(LoopError, match=r"stopped after step 2: .*success does not"):
             await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig(), seen)
-        assert "same command" in caught.value.remedy
         assert await model.get_step() == 2
     async with registered(tmp_path, "alarmed") as (model, backend):
         going_on = loop.model_copy(update={"on_alarm": "tell"})

@@ -26,10 +26,9 @@ from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.lora_layers import lora_targets
 from gavel.trainer.policy.policy import Policy, storage_bytes
 from gavel.trainer.run_config import RunConfig
-from tests.trainer.counted_steps import counted_once
 from tests.trainer.families import BY_NAME, Family
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("counted_once")]
 CPU = DeviceMemory(torch.device("cpu"))
 
 
@@ -114,10 +113,7 @@ def measured(policy: Policy, tokens: int, *, checkpointing: bool) -> int:
         pytest.param("Seed-OSS", marks=pytest.mark.thorough),
     ],
 )
-def test_bytes_adapted_layers_and_a_step_of_a_family_are_what_is_planned(
-    name, checkpointing, tmp_path, policy, monkeypatch
-):
-    monkeypatch.setattr("gavel.trainer.policy.policy.chat_renderer", lambda *_: policy.renderer)
+def test_bytes_adapted_layers_and_a_step_of_a_family_are_what_is_planned(name, checkpointing, opened):
     family = BY_NAME[name]
     planned = PlannedPolicy(family.read_config(), LoraSettings(), torch.float32)
     real = family.model(dtype=torch.float32)
@@ -127,10 +123,7 @@ def test_bytes_adapted_layers_and_a_step_of_a_family_are_what_is_planned(
     assert (planned.spans is None) == bool(family.alone)
     assert len(planned.layer_bytes) == real.config.get_text_config().num_hidden_layers
     (plan,) = measure_step_peaks(planned, [TOKENS], device="cpu", checkpointing=checkpointing)
-    family.read_config().save_pretrained(tmp_path)
-    policy.tokenizer.save_pretrained(tmp_path)
-    settings = PolicySettings(dtype="float32")
-    own = Policy(str(tmp_path), LoraSettings(), "qwen3", settings, load=lambda *_: real)
+    own = opened(family, real, lora=LoraSettings())
     assert plan == pytest.approx(measured(own, TOKENS, checkpointing=checkpointing), rel=CLOSE)
 
 
@@ -207,9 +200,6 @@ def test_a_pass_that_fits_by_measuring_fits_on_the_gpu(fresh_policy):
     assert memory.peak_of(one_pass) <= need.of(3000) * (1 + MARGIN)
 
 
-MIB = 2**20
-
-
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     """Configs without weights, by family."""
@@ -225,22 +215,16 @@ def directory(tmp_path_factory):
     return make
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _plans_share_steps():
-    with counted_once():
-        yield
-
-
 def plan(source: str, size: int, kind: Any = "cuda", **settings: Any) -> MemoryPlan:
     return make_plan(source, RunConfig.model_validate({"scenario": "", **settings}), Device(kind, size))
 
 
 def test_what_fits_adds_up(directory):
-    found = plan(directory("Qwen3"), 400 * MIB)
+    found = plan(directory("Qwen3"), 400 * 2**20)
     parts = found.base + 4 * found.adapter + found.sampler_bytes + found.pass_checkpointed
     assert (found.fits, found.remedies, found.checkpointing) == (True, [], True)
     assert found.needed == pytest.approx(parts, abs=8)
-    assert found.needed <= 400 * MIB * (1 - MARGIN)
+    assert found.needed <= 400 * 2**20 * (1 - MARGIN)
     assert found.pass_checkpointed < found.pass_whole
     assert found.context == 512, "the model's own, which is shorter"
 

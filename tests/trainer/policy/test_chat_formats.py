@@ -9,15 +9,8 @@ from renderers import ToolCallParseStatus
 from transformers import AutoTokenizer
 
 from gavel.trainer.embedded import EMBEDDED_PATH
-from gavel.trainer.policy.chat_format import (
-    CALLED,
-    TOOLS,
-    ChatFormatError,
-    HermesCalls,
-    TemplateRenderer,
-    chat_renderer,
-    template_arguments,
-)
+from gavel.trainer.policy import chat_format
+from gavel.trainer.policy.chat_format import HermesCalls, TemplateRenderer, chat_renderer
 from gavel.trainer.policy.loading import BaseModelError
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -61,7 +54,7 @@ USER = {"role": "user", "content": "Hi"}
     ],
 )
 def test_a_callers_arguments_are_what_the_template_reads_and_is_not_given(template: str, read: set[str]) -> None:
-    assert template_arguments(template) == read
+    assert chat_format.template_arguments(template) == read
 
 
 roles = st.sampled_from(["user", "assistant", "system"])
@@ -103,7 +96,7 @@ STRICT = (
 def assert_reads_calls(found: TemplateRenderer) -> None:
     tokenizer: Any = found._tokenizer
     text = '<tool_call>\n{"name": "f", "arguments": {"a": [1, "é"]}}\n</tool_call><|im_end|>'
-    opening = found.render_ids([USER], tools=TOOLS, add_generation_prompt=True)
+    opening = found.render_ids([USER], tools=chat_format.TOOLS, add_generation_prompt=True)
     turn = tokenizer.encode(text, add_special_tokens=False)
     (call,) = found.parse_response(turn, prompt_ids=opening).tool_calls
     assert (call.name, call.arguments, call.status) == ("f", {"a": [1, "é"]}, ToolCallParseStatus.OK)
@@ -112,12 +105,12 @@ def assert_reads_calls(found: TemplateRenderer) -> None:
 @pytest.mark.parametrize("template", [CHATML, OPAQUE_CALLS, ALTERNATING, PYTHON_CALLS, STRICT, NO_RESULTS])
 def test_tools_that_the_template_does_not_show_or_nobody_can_read_are_told_in_words(template, caplog):
     found = renderer(template)
-    conversation: Any = [*CALLED, RESULT, RESULT]
-    text = found._tokenizer.decode(found.render_ids(conversation, tools=TOOLS, add_generation_prompt=True))
+    conversation: Any = [*chat_format.CALLED, RESULT, RESULT]
+    text = found._tokenizer.decode(found.render_ids(conversation, tools=chat_format.TOOLS, add_generation_prompt=True))
     assert text.count('"name": "look_up", "description"') == 1
     assert text.count('<tool_call>\n{"name": "look_up", "arguments": {"word": "seventeen"}}\n</tool_call>') == 1
     assert text.count("<tool_response>\n17\n</tool_response>") == 2
-    found.render_ids([USER], tools=TOOLS, add_generation_prompt=True)
+    found.render_ids([USER], tools=chat_format.TOOLS, add_generation_prompt=True)
     assert caplog.text.count("are described in the first turn") == 1
     assert_reads_calls(found)
     without = found._tokenizer.decode(found.render_ids(conversation))
@@ -138,15 +131,9 @@ THINKING = HERMES.replace(
 def test_calls_are_read_whether_or_not_thinking_is_switched_off(template: str, kwargs: dict[str, bool]) -> None:
     found = renderer(template, **kwargs)
     assert_reads_calls(found)
-    text = found._tokenizer.decode(found.render_ids([USER], tools=TOOLS, add_generation_prompt=True))
+    text = found._tokenizer.decode(found.render_ids([USER], tools=chat_format.TOOLS, add_generation_prompt=True))
     assert "You can call these tools" not in text, "the template's own form"
     assert text.endswith("</think>\n\n" if kwargs.get("enable_thinking") is False else "assistant\n")
-
-
-@pytest.mark.parametrize("template", ["{{ raise_exception('never') }}", "nothing of it", "{% for m in %}"])
-def test_a_template_that_shows_nothing_is_refused(template: str) -> None:
-    with pytest.raises(ChatFormatError):
-        renderer(template)
 
 
 CHATML_RENDERER = renderer(CHATML)
@@ -159,11 +146,6 @@ LIKE_QWEN3 = (
 )
 
 
-def test_a_familys_format_is_used_where_the_template_renders_alike() -> None:
-    found = chat_renderer(tokenizer(LIKE_QWEN3), "qwen3", None, "mine", {})
-    assert type(found).__name__ == "Qwen3Renderer"
-
-
 @pytest.mark.parametrize(
     "template",
     [
@@ -172,6 +154,8 @@ def test_a_familys_format_is_used_where_the_template_renders_alike() -> None:
     ],
 )
 def test_a_fine_tune_with_a_format_of_its_own_keeps_it_and_that_is_told(template, caplog):
+    alike = chat_renderer(tokenizer(LIKE_QWEN3), "qwen3", None, "mine", {})
+    assert (type(alike).__name__, caplog.text) == ("Qwen3Renderer", "")
     found = chat_renderer(tokenizer(template), "qwen3", None, "mine", {})
     assert "mine does not use the chat renderer qwen3 of its family" in caplog.text
     assert type(found).__name__ == "TemplateRenderer"
@@ -195,6 +179,8 @@ def test_arguments_of_the_template_reach_an_exact_renderer_too() -> None:
         ("template", {}, None, "has no chat template"),
         (None, {}, None, "has no chat template"),
         (None, {}, "{{ raise_exception('never') }}", "cannot be used: .*never"),
+        (None, {}, "nothing of it", "cannot be used"),
+        (None, {}, "{% for m in %}", "cannot be used"),
         (None, {"enable_thought": False}, CHATML, "does not read enable_thought"),
         ("template", {"preserve_all_thinking": True}, CHATML + "{{ preserve_all_thinking }}", "thinking_retention"),
     ],
@@ -203,18 +189,6 @@ def test_a_format_that_cannot_be_used_is_refused_with_a_remedy(name, kwargs, tem
     with pytest.raises(BaseModelError, match=problem) as error:
         chat_renderer(tokenizer(template), "llama", name, "mine", kwargs)
     assert "renderer" in error.value.remedy
-
-
-class Characters:
-    """One token for each character."""
-
-    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
-        assert not skip_special_tokens
-        return "".join(map(chr, ids))
-
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        assert not add_special_tokens
-        return [*map(ord, text)]
 
 
 @pytest.mark.parametrize(
@@ -227,8 +201,6 @@ class Characters:
     ],
 )
 def test_a_broken_call_is_told_as_broken(text: str, status: ToolCallParseStatus) -> None:
-    _, (call,) = HermesCalls(Characters()).extract([*map(ord, text)])
+    found = tokenizer()
+    _, (call,) = HermesCalls(found).extract(found.encode(text, add_special_tokens=False))
     assert call.status is status
-
-
-PLAIN = {"add_special_tokens": False}

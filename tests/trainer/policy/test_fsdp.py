@@ -1,7 +1,6 @@
 """A sharded base is read by parts, and computes what the whole one does."""
 
 import ctypes
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +49,6 @@ def logprobs(policy: Policy) -> torch.Tensor:
         return trained_logprobs(policy, batch).float()
 
 
-def peak_of(work: Callable[[], Policy]) -> tuple[int, Policy]:
-    """By how many bytes the process grew at most."""
-    _FORGET_PEAK.write_text("5")
-    before = _memory("VmRSS")
-    found = work()
-    return _memory("VmHWM") - before, found
-
-
 def _memory(name: str) -> int:
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return 1024 * int(line.split()[1])
@@ -73,7 +64,10 @@ class Loading:
         world = join()
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 16)  # so that freed tensors are given back
         policy_of(self.warm, sharded=self.sharded)  # imports, and the first collective operations
-        peak, policy = peak_of(lambda: policy_of(self.directory, sharded=self.sharded, experts=self.experts))
+        _FORGET_PEAK.write_text("5")
+        before = _memory("VmRSS")
+        policy = policy_of(self.directory, sharded=self.sharded, experts=self.experts)
+        peak = _memory("VmHWM") - before
         layers = policy.decoder().layers.parameters()
         kept = sum(p.to_local().nbytes for p in layers if isinstance(p, DTensor))
         _RESULTS.extend(world.gather((peak, kept, logprobs(policy))))

