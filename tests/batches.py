@@ -44,15 +44,12 @@ class BatchService(FakeServer):
         """Of the requests of a batch that expires or is cancelled, those that were answered."""
         self.paused = False
         """Whether batches stay as they are."""
-        self.before_answer: Callable[[str, str], None] = lambda method, path: None
-        """Called with each request before it is answered, but after it was carried out."""
         self.failures: list[tuple[str, int]] = []
         """Answers the next request to a path with this status, without carrying it out."""
         self.files: dict[str, bytes] = {}
         self.batches: dict[str, Batch] = {}
         self.asked: Counter[str] = Counter()
         """Requests carried out, by custom_id."""
-        self.calls: list[str] = []
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         super().__init__()
@@ -68,17 +65,13 @@ class BatchService(FakeServer):
     def respond(self, call: Call) -> Answer:
         path = re.sub(r"^/(openai/v1|openai|v1)", "", call.path)
         with self._lock:
-            self.calls.append(f"{call.method} {path}")
             failure = next((each for each in self.failures if each[0] == f"{call.method} {path}"), None)
             if failure:
                 self.failures.remove(failure)
-                answer = _error(failure[1], "try later")
-            elif call.headers.get("authorization") != "Bearer none" and call.headers.get("api-key") != "none":
-                answer = _error(401, "Incorrect API key provided", "invalid_api_key")
-            else:
-                answer = self._route(call.method, path, call.query, call.headers.get("content-type", ""), call.body)
-        self.before_answer(call.method, path)
-        return answer
+                return _error(failure[1], "try later")
+            if call.headers.get("authorization") != "Bearer none" and call.headers.get("api-key") != "none":
+                return _error(401, "Incorrect API key provided", "invalid_api_key")
+            return self._route(call.method, path, call.query, call.headers.get("content-type", ""), call.body)
 
     def _route(self, method: str, path: str, query: dict[str, str], kind: str, body: bytes) -> Answer:
         match method, path.strip("/").split("/"):

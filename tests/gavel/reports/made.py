@@ -130,21 +130,8 @@ RUN = "desk/clerk"
 def sampled(
     text: str | None, *calls: tuple[str, str], logprobs: tuple[float, ...] = (-0.1, -2.0), **extra: Any
 ) -> Choice:
-    tools = [
-        {"id": f"call-{at}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        for at, (name, arguments) in enumerate(calls)
-    ]
-    message = {"role": "assistant", "content": text, **({"tool_calls": tools} if tools else {})}
-    return Choice.model_validate(
-        {
-            "index": 0,
-            "finish_reason": "tool_calls" if calls else "stop",
-            "message": message,
-            "token_logprobs": list(logprobs),
-            "token_ids": list(range(len(logprobs))),
-            **extra,
-        }
-    )
+    tokens = {"token_logprobs": list(logprobs), "token_ids": list(range(len(logprobs)))}
+    return choice(text, calls, "call-", **{"finish_reason": "tool_calls" if calls else "stop", **tokens, **extra})
 
 
 def member(
