@@ -1,7 +1,6 @@
 """A scenario played with thoughts and actions as text."""
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -103,12 +102,11 @@ def test_no_text_raises(text: str) -> None:
     read_turn(text, [])
 
 
+@pytest.mark.timeout(20)
 @pytest.mark.parametrize("text", ["(" * 100_000, "[" * 100_000, "{" * 100_000, "look_up(" * 3000, "-" * 19_000 + "1"])
 def test_a_hostile_text_is_read_in_a_moment(text: str) -> None:
-    began = time.monotonic()
     read_turn(f"Action: {text}", SCHEMAS)
     read_turn(f"Action: look_up({text})", SCHEMAS)
-    assert time.monotonic() - began < 20
 
 
 TASK = returns_desk.tasks()[0]
@@ -149,11 +147,8 @@ async def test_what_cannot_be_read_is_told_and_bounded() -> None:
     assert (endless.status, endless.metrics["success"]) == ("finished", 0.0)
 
 
-RIGHT = [
-    ("look_up_order", {"order_id": TASK.id}),
-    ("read_policy", {"item": CASE.item}),
-    (CASE.right_action, {"order_id": TASK.id}),
-]
+ORDER = {"order_id": TASK.id}
+RIGHT = [("look_up_order", ORDER), ("read_policy", {"item": CASE.item}), (CASE.right_action, ORDER)]
 
 
 def voter(vote: str) -> FunctionModel:

@@ -22,7 +22,10 @@ from gavel.scenarios.trajectory import Trajectory
 from tests.limits import HANG_SECONDS
 from tests.scenarios.scripts import scripted
 
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
 TASK = Task(user="Fill the box.", data={"wanted": 3})
+FILLED = scripted(("put", {"amount": 3}), "Done.")
 
 
 class Box:
@@ -167,7 +170,7 @@ async def test_a_world_that_fails_costs_its_own_episode(method: str, how: Callab
     Box.made.clear()
     failed, well = await asyncio.gather(
         play(scripted("Done."), type("Broken", (Box,), {method: how}), call_seconds=0.05),
-        play(scripted(("put", {"amount": 3}), "Done.")),
+        play(FILLED),
     )
     assert failed.status == "failed"
     assert reason in (failed.status_reason or "")
@@ -211,7 +214,7 @@ async def test_an_episode_that_takes_too_long_is_truncated_and_measured(limit: d
 @pytest.mark.parametrize("how", [_raising(OSError()), _hangs])
 async def test_a_world_that_cannot_be_closed_is_told_in_the_logs(how: Callable[[], Any], monkeypatch: Any):
     monkeypatch.setattr(environments, "CLOSE_SECONDS", 0.05)
-    episode = await play(scripted(("put", {"amount": 3}), "Done."), type("Broken", (Box,), {"close": how}))
+    episode = await play(FILLED, type("Broken", (Box,), {"close": how}))
     assert (episode.status, episode.metrics["success"]) == ("finished", 1)
     assert episode.logs[0].startswith("the environment was not closed: close")
 
@@ -244,14 +247,10 @@ async def test_tools_stand_beside_those_of_the_world_and_two_of_a_name_are_told(
     assert "two tools are called put" in (twice.status_reason or "")
 
 
-_CIRCLE: list[Any] = []
-_CIRCLE.append(_CIRCLE)
-
-
 @pytest.mark.parametrize(
     ("method", "value"),
     [
-        ("reset", _CIRCLE),
+        ("reset", CIRCLE),
         ("observe", object()),
         ("observe", b"a picture"),
         ("success", float("nan")),

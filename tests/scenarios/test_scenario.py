@@ -133,12 +133,7 @@ def test_what_names_no_scenario_is_refused(tmp_path: Path, name: str, told: str)
     assert caught.value.remedy
 
 
-def test_of_two_scenarios_one_must_be_named(tmp_path: Path) -> None:
-    path = file(tmp_path, "import gavel", ONE.format("one", ""), ONE.format("two", ""))
-    with pytest.raises(ScenarioError, match="found: one, two") as caught:
-        find_scenario(str(path))
-    assert caught.value.remedy == f"Name the one you mean: {path}:NAME"
-    assert find_scenario(f"{path}:two").name == "two"
+TWO = "\n".join(("import gavel", ONE.format("one", ""), ONE.format("two", "")))
 
 
 @pytest.mark.parametrize(
@@ -148,12 +143,16 @@ def test_of_two_scenarios_one_must_be_named(tmp_path: Path) -> None:
         ("\n\ndef broken(:", r"mine\.py: SyntaxError: .*line 3"),
         ("import nothing_of_this_name", r"mine\.py, line 1: ModuleNotFoundError: .*nothing_of_this_name"),
         ("x = 1\nimport json; json.loads('?')", r"mine\.py, line 2: JSONDecodeError"),
+        (TWO, r"found: one, two\nName the one you mean: .*mine\.py:NAME"),
     ],
 )
-def test_a_file_with_an_error_is_told_with_its_line(tmp_path: Path, source: str, message: str) -> None:
+def test_a_file_with_an_error_or_two_scenarios_is_told_with_the_place(tmp_path: Path, source: str, message: str):
+    path = file(tmp_path, source)
     with pytest.raises(ScenarioError, match=message) as caught:
-        find_scenario(str(file(tmp_path, source)))
-    assert caught.value.__cause__ is not None
+        find_scenario(str(path))
+    assert (caught.value.__cause__ is None) == (source == TWO)
+    if source == TWO:
+        assert find_scenario(f"{path}:two").name == "two"
 
 
 def test_the_tools_of_a_file_may_use_its_own_types(tmp_path: Path) -> None:
@@ -166,15 +165,6 @@ def test_the_tools_of_a_file_may_use_its_own_types(tmp_path: Path) -> None:
     with pytest.raises(GavelError, match="the argument to of the tool move has no type") as error:
         find_scenario(str(file(tmp_path, source.replace("to: Point", "to"))))
     assert not isinstance(error.value, ScenarioError)  # a mistake with a remedy of its own keeps it
-
-
-async def said(folder: Path, imports: str) -> str:
-    """What a tool of a scenario in the folder says, which imports WORDS when it is called."""
-    tool = f"def early() -> str:\n    {imports}\n    return WORDS\n"
-    path = file(folder, "import gavel", tool, ONE.format("mine", "early"))
-    result = await find_scenario(str(path)).toolbox.call("early", "{}")
-    assert not result.error, result.content
-    return result.content
 
 
 @pytest.mark.parametrize("neighbour", ["prompts_of_mine.py", "prompts_of_mine/__init__.py", "prompts_of_mine/inner.py"])
@@ -191,4 +181,6 @@ async def test_an_import_inside_a_tool_finds_the_neighbour_before_one_of_the_wor
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     module = "prompts_of_mine.inner" if neighbour.endswith("inner.py") else "prompts_of_mine"
-    assert await said(tmp_path / "desk", words.format(module)) == "from next door"
+    tool = f"def early() -> str:\n    {words.format(module)}\n    return WORDS\n"
+    path = file(tmp_path / "desk", "import gavel", tool, ONE.format("mine", "early"))
+    assert (await find_scenario(str(path)).toolbox.call("early", "{}")).content == "from next door"

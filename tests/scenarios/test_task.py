@@ -117,12 +117,9 @@ def test_a_task_that_a_rollout_has_written_down_tells_its_truth(truth):
 )
 def test_columns_of_a_row_are_read(row, truth):
     assert read_truth(row, of_row=True) == truth
-
-
-@pytest.mark.parametrize("criteria", ["be kind", 3, [3], [{"name": "a"}], [{"name": "a", "text": "b", "weight": "2"}]])
-def test_criteria_of_another_form_are_refused(criteria):
-    with pytest.raises(JudgeError, match="these are no criteria"):
-        read_truth({"criteria": criteria})
+    for criteria in ("be kind", 3, [3], [{"name": "a"}], [{"name": "a", "text": "b", "weight": "2"}]):
+        with pytest.raises(JudgeError, match="these are no criteria"):
+            read_truth({"criteria": criteria})
 
 
 def test_members_with_different_truths_are_not_comparable():
@@ -131,12 +128,12 @@ def test_members_with_different_truths_are_not_comparable():
     for group in (*groups, TrajectoryGroup([attempt(**one)], metadata=other)):
         with pytest.raises(JudgeError, match="not comparable"):
             truth_of(group)
-    with pytest.raises(JudgeError, match="not comparable") as refused:
-        with_truth_of_rows(TrajectoryGroup([attempt(answer="a"), attempt(answer="b")]))
-    assert "--by" in refused.value.remedy
 
 
 def test_the_truth_of_rows_becomes_that_of_their_group():
+    with pytest.raises(JudgeError, match="not comparable") as refused:
+        with_truth_of_rows(TrajectoryGroup([attempt(answer="a"), attempt(answer="b")]))
+    assert "--by" in refused.value.remedy
     rows = TrajectoryGroup([attempt(answer=42), attempt(answer=42)], metadata={"by": "x"})
     group = with_truth_of_rows(rows)
     assert group.metadata == {"by": "x", "truth": {"reference": "42"}}
@@ -145,11 +142,8 @@ def test_the_truth_of_rows_becomes_that_of_their_group():
     assert with_truth_of_rows(TrajectoryGroup([attempt()])).metadata == {}
 
 
-def world(name: str, tasks: int = 40) -> Scenario:
-    return Scenario(name, tasks=[Task(user=f"{number} of {name}?") for number in range(tasks)])
-
-
-A, B, C = world("a"), world("b"), world("c", tasks=3)
+WORLDS = (("a", 40), ("b", 40), ("c", 3))
+A, B, C = (Scenario(name, tasks=[Task(user=f"{n} of {name}?") for n in range(tasks)]) for name, tasks in WORLDS)
 
 
 def counts(mixture: Mixture, groups: int, step: int, seed: int = 0) -> Counter[str]:
@@ -184,7 +178,7 @@ def test_a_scenario_with_fewer_tasks_than_groups_repeats_them_in_a_mixture_under
     ("scenarios", "weights", "problem"),
     [
         ([], None, "needs a scenario"),
-        ([A, world("a")], None, "two scenarios of the mixture are called a"),
+        ([A, A], None, "two scenarios of the mixture are called a"),
         ([A, B], {"x": 1.0}, "'x' has a weight"),
         ([A, B], {"a": -1.0}, "no weight"),
         ([A, B], {"a": "3"}, "no weight"),

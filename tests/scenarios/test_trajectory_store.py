@@ -42,6 +42,15 @@ def numbers(store: TrajectoryStore) -> list[object]:
     return [group.metadata["number"] for group in store]
 
 
+def three(path: Path) -> list[int]:
+    """Appends three groups; returns where each ends, after 0."""
+    ends = [0]
+    for number in range(3):
+        TrajectoryStore(path).append(group(number))
+        ends.append(path.stat().st_size)
+    return ends
+
+
 def start_writer(path: Path, writer: str, count: int, size: int) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", WRITER, str(path), writer, str(count), str(size)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -75,12 +84,7 @@ def test_a_pending_group_is_refused_before_anything_is_written(path: Path) -> No
 def test_a_file_cut_at_any_byte_is_readable_and_can_be_appended_to(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = TrajectoryStore(path)
-    ends = [0]
-    for number in range(3):
-        store.append(group(number))
-        ends.append(path.stat().st_size)
-    whole = path.read_bytes()
+    ends, whole = three(path), path.read_bytes()
     sizes = sorted({*range(0, len(whole), 5), *(end + near for end in ends[:-1] for near in range(3))})
     for content in (*(whole[:size] for size in sizes), whole + bytes(CHUNK * 3)):
         path.write_bytes(content)
@@ -145,12 +149,7 @@ def test_a_lock_that_is_never_released_is_an_error(path: Path) -> None:
 
 
 def test_damage_before_the_end_is_an_error_and_nothing_is_cut(path: Path) -> None:
-    store = TrajectoryStore(path)
-    ends = []
-    for number in range(3):
-        store.append(group(number))
-        ends.append(path.stat().st_size)
-    whole = path.read_bytes()
+    (_, *ends), whole = three(path), path.read_bytes()
     for offset in range(ends[0], ends[1]):
         path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0xFF]) + whole[offset + 1 :])
         damaged = TrajectoryStore(path)

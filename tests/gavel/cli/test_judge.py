@@ -43,9 +43,10 @@ def judge(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def error(result: Result) -> GavelError:
+def error(*arguments: str) -> str:
+    result = judge(*arguments)
     assert isinstance(result.exception, GavelError), result
-    return result.exception
+    return result.exception.message
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_a_draft_is_printed_and_written_and_can_be_scored_with(model: Endpoint, 
 
 def test_a_rubric_that_its_owner_has_bettered_is_never_overwritten(model: Endpoint, tmp_path: Path):
     (tmp_path / "rubric.md").write_text("mine")
-    assert "rubric.md is there already" in error(judge("rubric", "A job.", "--out", "rubric.md")).message
+    assert "rubric.md is there already" in error("rubric", "A job.", "--out", "rubric.md")
     assert model.requests == []
     assert (tmp_path / "rubric.md").read_text() == "mine"
 
@@ -144,15 +145,13 @@ def test_what_cannot_be_put_to_the_test_is_told(
     model: Endpoint, golden: list[str], tmp_path: Path, file: str, options: list[str], told: str
 ):
     (tmp_path / file).write_text("{")
-    assert told in error(judge(*golden, *options)).message
+    assert told in error(*golden, *options)
     assert model.requests == []
 
 
 def test_a_judge_that_is_down_is_an_error(model: Endpoint, golden: list[str]):
     model.script = [fails(401, "bad key")]
-    result = judge(*golden)
-    assert isinstance(result.exception, JudgeError)
-    assert "bad key" in error(result).message
+    assert "bad key" in error(*golden)
 
 
 def test_the_shipped_set_and_the_place_among_the_runs_are_the_defaults(tmp_path: Path):
@@ -162,16 +161,11 @@ def test_the_shipped_set_and_the_place_among_the_runs_are_the_defaults(tmp_path:
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["golden.sqlite"]
 
 
-def printed(groups: list[TrajectoryGroup], reference: str | None = None, width: int = 160) -> str:
-    text = io.StringIO()
-    print_report(Console(file=text, width=width), read_report(groups, reference, "judged.jsonl"))
-    return text.getvalue()
-
-
 async def test_notes_and_unscored_members_end_the_table() -> None:
-    groups = await judged("one", groups=2, metric="depth")
+    groups, printed = await judged("one", groups=2, metric="depth"), io.StringIO()
     groups[0].trajectories.append(Trajectory(judgement=Judgement(reason="\x1b[2Jno vote: the judge was away")))
-    text = " ".join(printed(groups).split())
+    print_report(Console(file=printed, width=160), read_report(groups, None, "judged.jsonl"))
+    text = " ".join(printed.getvalue().split())
     assert "these members have: depth, success" in text
     assert "no vote: the judge was away" in text
     assert "\x1b" not in text

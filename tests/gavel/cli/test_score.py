@@ -28,7 +28,7 @@ from gavel.scenarios.trajectory import Trajectory
 from tests.batches import BatchService
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says, scores
 from tests.forked import start_gavel, succeed
-from tests.judge.groups import saying
+from tests.judge.groups import broken, saying
 from tests.limits import HANG_SECONDS
 from tests.vendors import PERMANENT
 
@@ -64,10 +64,6 @@ def printed(groups: list[TrajectoryGroup], by: str | None = None) -> str:
     text = io.StringIO()
     print_scores(Console(file=text, width=160), groups, by)
     return text.getvalue()
-
-
-async def broken(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
-    raise JudgeError("the judge is away.")
 
 
 @pytest.mark.parametrize(
@@ -126,12 +122,18 @@ def test_what_a_judge_says_cannot_draw_on_the_terminal():
         ("@none.md", r"the rubric none\.md cannot be read"),
         ("none.md", "names a file"),
         ("@slip.json", "no JSON of a rubric"),
+        (None, r"the stand-in cannot read(.|\n)*--rubric"),
+        ("- answers correctly", "the stand-in cannot read"),
     ],
 )
-def test_a_rubric_file_that_is_not_there_or_has_a_slip_is_an_error(tmp_path: Path, rubric: str, told: str):
+def test_a_rubric_that_is_not_there_has_a_slip_or_no_rule_to_check_is_an_error(
+    tmp_path: Path, rubric: str | None, told: str
+):
     written(tmp_path / "slip.json", '{"criteria": [{"name": "kind" "text": "Is kind."}]}')
+    rows, config = written(tmp_path / "rows.jsonl", GOOD, SILENT), JudgeConfig(models="stand-in", rubric=rubric)
     with pytest.raises(GavelError, match=told):
-        score_and_print(written(tmp_path / "rows.jsonl", GOOD), JudgeConfig(models="stand-in", rubric=rubric))
+        score_and_print(rows, config, None, tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def command(endpoint: Endpoint, *more: str) -> list[str]:
@@ -177,27 +179,15 @@ def test_standard_output_is_json_lines_and_nothing_else(tmp_path: Path, endpoint
     assert "2 of 2 trajectories scored" in " ".join(done.stderr.split())
 
 
-def test_the_stand_in_is_announced_with_the_judge_that_a_key_makes_usable(
+def test_the_stand_in_is_announced_with_the_judge_that_a_key_makes_usable_and_what_it_does_not_read_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "set")
-    score_and_print(written(tmp_path / "rows.jsonl", GOOD, SILENT), JudgeConfig(models="stand-in", rubric=RULES))
-    assert "ANTHROPIC_API_KEY is set: --judge anthropic/" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("rubric", [None, "- answers correctly"])
-def test_without_a_rule_to_check_nothing_is_scored(rubric: str | None, tmp_path: Path):
-    path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    with pytest.raises(JudgeError, match="the stand-in cannot read") as refused:
-        score_and_print(path, JudgeConfig(models="stand-in", rubric=rubric), None, tmp_path / "out.jsonl")
-    assert rubric is not None or "--rubric" in refused.value.remedy
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_what_the_stand_in_does_not_read_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     config = JudgeConfig(models="stand-in", rubric=f"{RULES}\n- is right")
     score_and_print(written(tmp_path / "rows.jsonl", *parcels(2)), config, "n", tmp_path / "out.jsonl")
-    assert capsys.readouterr().out.count("is right") == 1
+    out, told = capsys.readouterr()
+    assert "ANTHROPIC_API_KEY is set: --judge anthropic/" in told
+    assert out.count("is right") == 1
     assert "1 of 2 rules checked; not read:" in html.unescape((tmp_path / "out.report.html").read_text())
 
 

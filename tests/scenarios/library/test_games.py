@@ -21,9 +21,9 @@ from gavel.scenarios.trajectory import Trajectory
 from tests.scenarios.scripts import scripted
 
 
-async def said(scenario: Scenario, *words: str, task: Task | None = None) -> tuple[Trajectory, list[str]]:
+async def said(scenario: Scenario, *words: str) -> tuple[Trajectory, list[str]]:
     """An episode of an agent that says these words, the last again and again; what it was told."""
-    episode = await rollout(scripted(*words), scenario, task or scenario.tasks()[0])
+    episode = await rollout(scripted(*words), scenario, scenario.tasks("held_out")[0])
     return episode, [message["content"] for message in episode.messages() if message["role"] == "user"]
 
 
@@ -50,9 +50,11 @@ def test_a_tile_merges_once_in_a_move(before: tuple[int, ...], left: tuple[int, 
 def test_a_move_keeps_the_sum_and_a_turned_board_moves_alike(board: Board):
     for direction in DIRECTIONS:
         assert sum(board.slid(direction).cells) == sum(board.cells)
-    turned = Board(tuple(board.cells[column * 4 + at] for at in range(4) for column in range(4)))
-    up = board.slid("up")
-    assert Board(tuple(up.cells[column * 4 + at] for at in range(4) for column in range(4))) == turned.slid("left")
+
+    def turned(board: Board) -> Board:
+        return Board(tuple(board.cells[column * 4 + at] for at in range(4) for column in range(4)))
+
+    assert turned(board.slid("up")) == turned(board).slid("left")
     assert Board.read(board.drawn()) == board
 
 
@@ -83,7 +85,7 @@ def test_every_cell_can_be_reached_and_doors_lead_both_ways(number: int):
 
 @pytest.mark.parametrize("words", ["dance", "", "north south", "northeast"])
 async def test_a_maze_answers_every_command_and_moves_nobody_by_what_is_no_step(words: str):
-    _, (first, *answers) = await said(maze.scenario, words, task=maze.scenario.tasks("held_out")[0])
+    _, (first, *answers) = await said(maze.scenario, words)
     assert all("Say one step" in each and each.endswith(first.partition("\n\n")[2]) for each in answers)
 
 

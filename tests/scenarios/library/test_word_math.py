@@ -62,14 +62,9 @@ ROWS = [{"question": f"What is {n} plus {n}?", "answer": f"{n}+{n}=<<{n}+{n}={2 
         range(490, 530)]  # fmt: skip
 
 
-def jsonl(path: Path, rows: list[object]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def test_a_file_of_problems_is_a_scenario_with_a_fifth_held_out(tmp_path: Path):
-    file = jsonl(tmp_path / "school.jsonl", [*ROWS, ROWS[0]])
-    scenario = find_scenario(f"word_math:{file}")
+    (tmp_path / "school.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*ROWS, ROWS[0]]))
+    scenario = find_scenario(f"word_math:{tmp_path}/school.jsonl")
     assert scenario.name == "word_math-school"
     train, held_out = scenario.tasks("train"), scenario.tasks("held_out")
     assert (len(train), len(held_out)) == (32, 8)
@@ -107,7 +102,7 @@ def test_what_is_no_problem_is_told_with_its_place(tmp_path: Path, content: str,
 
 
 def test_a_missing_file_and_a_directory_without_splits_are_told(tmp_path: Path):
-    jsonl(tmp_path / "all.jsonl", list(ROWS))
+    (tmp_path / "all.jsonl").touch()
     for path in (tmp_path / "none.jsonl", tmp_path):
         with pytest.raises(ScenarioError, match=rf"{path} is no file, and no directory .* begin with train and test"):
             find_scenario(f"word_math:{path}")
