@@ -13,13 +13,11 @@ from typer.testing import CliRunner, Result
 from gavel import prompts
 from gavel.base.errors import GavelError
 from gavel.cli.judge import app, print_report, report
-from gavel.judge.errors import JudgeError
 from gavel.judge.prompt import call_prompt
 from gavel.judge.prompt.canonical_group import TextEvent
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.rubric import Rubric
 from gavel.reports.judge_trust import read_report
-from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore

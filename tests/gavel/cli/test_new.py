@@ -14,8 +14,8 @@ from gavel.base.errors import GavelError
 from gavel.cli.new import app
 from gavel.scenarios.scripted_agent import talker
 from tests.endpoint import Endpoint
-from tests.forked import gavel as run_gavel
 from tests.forked import succeed
+from tests.gavel.cli.test_app import mistake
 from tests.judge.task_drafts.writer_model import WriterModel
 
 
@@ -34,11 +34,7 @@ def test_what_is_written_passes_its_own_test_and_can_be_checked(tmp_path: Path):
 @pytest.mark.parametrize("name", ["my-desk", "../x", "9lives", "ä"])
 def test_a_name_that_is_taken_or_none_is_refused(tmp_path: Path, name: str):
     (tmp_path / "my-desk").mkdir()
-    made = run_gavel("new", "scenario", name, cwd=tmp_path)
-    assert made.returncode == 1
-    assert "\nerror: " in f"\n{made.stderr}"
-    assert [path.name for path in tmp_path.iterdir()] == ["my-desk"]
-    assert not list((tmp_path / "my-desk").iterdir())
+    mistake("new", "scenario", name, cwd=tmp_path)
 
 
 SERVERS = Path(__file__).parents[2] / "scenarios" / "mcp_servers.py"

@@ -230,7 +230,6 @@ def test_relative_paths_are_those_beside_the_file(run_file: Path, place: str, mo
     names = ("desk.py:returns", "models/tiny", "texts/rubric.txt", "../replies.sqlite", "venv/bin/python")
     assert found == [(run_file.parent / name).resolve() for name in names]
 
-
     copy = root / place / "runs" / "desk" / "run.toml"
     copy.parent.mkdir(parents=True)
     config = run_config(typed, {})

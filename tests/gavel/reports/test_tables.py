@@ -146,15 +146,11 @@ def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(compar
 
 
 def test_a_reward_on_which_nothing_was_trained_is_told_before_any_difference(tmp_path: Path) -> None:
-    def idle(name: str) -> Path:
-        directory = made_run(tmp_path / name, final=0.5)
-        rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()[:-1]]
-        rows = [row | {"groups_trained": 0} if row["split"] == "train" else row for row in rows]
-        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return directory
-
+    idle = made_run(tmp_path / "constant", final=0.5)
+    metrics = (idle / "metrics.jsonl").read_text()
+    (idle / "metrics.jsonl").write_text(metrics.replace('"train", ', '"train", "groups_trained": 0, '))
     trained = read_cell("judge", 0, made_run(tmp_path / "judge"), None)
-    untrained = read_cell("constant", 0, idle("constant"), None)
+    untrained = read_cell("constant", 0, idle, None)
     said = outcome(compare_cells([trained, untrained], "desk", tmp_path, margin=0.03, threshold=0.8))
     assert "constant" in said[0]
     assert "nothing was trained" in said[0]
@@ -168,17 +164,12 @@ def attempt(model: str, score: float | None) -> Trajectory:
     return Trajectory(metadata={"model": model}, judgement=judgement)
 
 
-GROUPS = [
-    TrajectoryGroup([attempt("a", 0.9), attempt("b", 0.1), attempt("c", 0.5)]),
-    TrajectoryGroup([attempt("a", 0.5), attempt("b", 0.5), attempt("c", None)]),
-    TrajectoryGroup([attempt("a", None), attempt("b", None), attempt("c", 0.2)]),
-]
-
-
 def test_wins_are_over_pairs_that_are_scored_and_a_tie_is_half() -> None:
-    row = model_row("a", {}, GROUPS)
+    table = ((0.9, 0.1, 0.5), (0.5, 0.5, None), (None, None, 0.2))
+    groups = [TrajectoryGroup(map(attempt, "abc", scores)) for scores in table]
+    row = model_row("a", {}, groups)
     assert (row.wins.value, row.wins.tasks) == (pytest.approx((1.0 + 0.5) / 2), 2)
-    assert model_row("b", {}, GROUPS).wins.value == pytest.approx((0.0 + 0.5) / 2)
+    assert model_row("b", {}, groups).wins.value == pytest.approx((0.0 + 0.5) / 2)
     assert row.score.value == pytest.approx(0.7)
     assert row.unscored == {"away": 1}
 
@@ -259,9 +250,10 @@ def said(groups: list[TrajectoryGroup], reference: str | None = "truth") -> str:
     return read_report(groups, reference, "x").verdict
 
 
-def test_a_judge_is_called_good_or_bad_only_where_the_interval_says_so() -> None:
+async def test_a_judge_is_called_good_bad_or_biased_only_where_the_interval_says_so() -> None:
     assert said([made(RIGHT) for _ in range(12)]).startswith("This judge ranks attempts as truth does (tau 1.00")
     assert "do not train on it" in said([made(WRONG) for _ in range(12)])
+    assert "shown early" in said(await judged("one", groups=30), "success")
     mixed = said([made(RIGHT) for _ in range(9)] + [made(WRONG) for _ in range(3)])
     assert "not settled" in mixed
     assert "groups would tell" in mixed
@@ -276,10 +268,6 @@ def test_three_groups_give_no_interval_and_say_how_many_are_needed() -> None:
     assert "Too few groups for a verdict: 3 groups" in report.verdict
     assert f"about {groups_needed([])} give" in report.verdict
     assert "judge at least 7 more" in " ".join(report.notes)
-
-
-async def test_a_position_bias_is_named() -> None:
-    assert "shown early" in said(await judged("one", groups=30), "success")
 
 
 def words(groups: list[TrajectoryGroup], reference: str | None = None) -> str:
