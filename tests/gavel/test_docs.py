@@ -1,14 +1,14 @@
 """What the pages under docs/ show runs as shown, and what they link to is there."""
 
-import importlib.util
 import json
 import re
+import runpy
 import shutil
 import signal
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -118,10 +118,6 @@ def test_every_file_that_a_page_links_to_or_names_exists(page: Path) -> None:
     assert [path for path in linked + named if not path.exists()] == []
 
 
-def prose(page: Path) -> str:
-    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-
-
 def test_the_page_of_installation_lists_the_extras() -> None:
     table = (ROOT / "docs" / "install.md").read_text().partition("| extra |")[2].partition("\n\n")[0]
     rows = [line.split("|")[1] for line in table.splitlines()[2:]]
@@ -131,18 +127,15 @@ def test_the_page_of_installation_lists_the_extras() -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/how-to/real-model-demo.md"])
 def test_each_figure_stands_with_its_command_among_the_benchmarks(page: str) -> None:
     known = BENCHMARKS.read_text()
-    text = re.sub(r"!\[[^]]*\]|`[^`]*`", "", prose(ROOT / page))
+    prose = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    text = re.sub(r"!\[[^]]*\]|`[^`]*`", "", prose)
     assert [figure for figure in re.findall(r"(?<![\d.])0?(\.\d\d?)\b", text) if figure not in known] == []
-    commands = re.findall(r"`((?:gavel compare|python benchmarks/)[^`]*)`", prose(ROOT / page))
+    commands = re.findall(r"`((?:gavel compare|python benchmarks/)[^`]*)`", prose)
     assert [command for command in commands if command not in known] == []
 
 
 def test_the_picture_is_what_its_script_draws_and_names_files_that_exist() -> None:
-    spec = importlib.util.spec_from_file_location("make_architecture", ROOT / "docs" / "make_architecture.py")
-    assert spec
-    assert spec.loader
-    script = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "make_architecture.py")))
     assert script.TARGET.read_text() == script.picture()
     named = {file for row in script.ROWS for box in row.boxes for file in box.files.split()}
     assert {file for file in named if not list((ROOT / "gavel").rglob(file))} == set()

@@ -32,18 +32,12 @@ async def _echo(request: ChatRequest) -> Message:
 ECHO, OTHER = FunctionModel("echo", _echo), FunctionModel("other", _echo)
 
 
-def an_episode(model: Any = ECHO, **fields: Any) -> Episode:
-    return Episode(TASK, model=model, **fields)
-
-
-async def played(play: Callable[..., Awaitable[Any]], model: Any = ECHO) -> list[Trajectory]:
-    others: list[Trajectory] = []
-    first = await rollout(model, Scenario("own", rollout=play, tasks=[TASK], held_out=0), TASK, seed=1, others=others)
-    return [first, *others]
+async def played(play: Callable[..., Awaitable[Any]]) -> Trajectory:
+    return await rollout(ECHO, Scenario("own", rollout=play, tasks=[TASK], held_out=0), TASK, seed=1)
 
 
 async def test_each_agent_has_a_conversation_of_its_own_and_only_the_policy_s_turns_are_choices():
-    episode = an_episode()
+    episode = Episode(TASK, model=ECHO)
     one, other = Agent(episode, "one", system="You begin."), Agent(episode, "other", model=OTHER)
     assert await one.ask("Hello.") == "2: Hello."
     assert await other.ask("2: Hello.") == "1: 2: Hello."
@@ -67,7 +61,7 @@ async def test_an_agent_s_tools_are_run_until_it_answers_and_done_ends_its_work(
         return done(f"{len(episode.agents)} agents")
 
     steps = ("add", {"a": 1, "b": 2}), ("add", {}), ("nothing", {}), "It is 3.", ("stop", {})
-    agent = Agent(an_episode(scripted(*steps)), "worker", tools=[add, stop])
+    agent = Agent(Episode(TASK, model=scripted(*steps)), "worker", tools=[add, stop])
     assert await agent.ask("1 + 2?") == "It is 3."
     assert await agent.ask("Stop.") == ""
     answers = [each["content"] for each in agent.trajectory.messages() if each["role"] == "tool"]
@@ -83,7 +77,7 @@ async def test_an_agent_whose_conversation_outgrows_the_context_is_truncated_and
             raise OpenAIError("This model's maximum context length is 4096 tokens, your prompt has 9000")
         return {"content": "Yes."}
 
-    agent = Agent(an_episode(FunctionModel("script", script)), "worker")
+    agent = Agent(Episode(TASK, model=FunctionModel("script", script)), "worker")
     first, second = await asyncio.gather(agent.ask("Well?"), agent.ask("Well?"), return_exceptions=True)
     assert (first, type(second), await agent.ask("Well?")) == ("Yes.", AgentError, "")
     assert agent.trajectory.status == "truncated"
@@ -95,7 +89,7 @@ async def test_agents_that_work_together_are_one_attempt_whose_agents_the_judge_
         await planner.ask(await worker.ask(await planner.ask(task.user)))
         return together(planner, worker)
 
-    (whole,) = await played(play)
+    whole = await played(play)
     assert [history.agent for history in whole.histories()] == ["planner", "worker"]
     assert whole.metrics["turns"] == 3
     assert len(list(whole.choices())) == 2
@@ -124,14 +118,11 @@ async def test_a_litellm_model_s_calls_and_cost_are_counted(endpoint: Endpoint, 
         await one.ask(await other.ask(task.user))
         return [other.trajectory, one.trajectory]
 
-    (mine,) = await played(play)
+    mine = await played(play)
     assert mine.agent == "one"
     assert mine.metrics[CALLS] == 1
     assert mine.metrics[COST] > 0
     assert mine.messages()[0]["content"] == "I move."
-
-
-Wrong = Callable[[Episode], Any]
 
 
 @pytest.mark.parametrize(
@@ -146,9 +137,9 @@ Wrong = Callable[[Episode], Any]
         (lambda episode: Agent(episode, "a", steps_back=1).ask("Go."), "no earlier steps"),
     ],
 )
-async def test_agents_that_cannot_be_are_refused(make: Wrong, said: str):
+async def test_agents_that_cannot_be_are_refused(make: Callable[[Episode], Any], said: str):
     with pytest.raises(AgentError, match=said):
-        await make(an_episode())
+        await make(Episode(TASK, model=ECHO))
 
 
 async def test_agents_that_ask_at_once_are_shown_one_after_another():

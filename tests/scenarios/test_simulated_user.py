@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from gavel.llm.types import Message, Schema
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError
@@ -15,17 +14,17 @@ from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, says
+from tests.scenarios.scripts import scripted
 
 TASK = Task(user="", data={"goal": "a refund"})
 
 
-async def agent(request: ChatRequest) -> Message:
-    return {"content": f"I am sorry ({len(request.messages)})."}
+CLERK = scripted("I am sorry.", "I am very sorry.")
 
 
-async def play(user: SimulatedUser, task: Task = TASK, seed: int | None = None, **options: Any) -> Trajectory:
-    desk = Scenario("desk", system="Help.", user=user, tasks=[task], held_out=0, **options)
-    return await rollout(FunctionModel("clerk", agent), desk, task, seed=seed)
+async def play(user: SimulatedUser, seed: int | None = None) -> Trajectory:
+    desk = Scenario("desk", system="Help.", user=user, tasks=[TASK], held_out=0)
+    return await rollout(CLERK, desk, TASK, seed=seed)
 
 
 def person(*replies: str) -> tuple[Any, list[list[Message]]]:
@@ -48,9 +47,9 @@ async def test_the_person_opens_answers_and_ends_the_conversation():
     assert [(message["role"], message["content"]) for message in episode.messages()] == [
         ("system", "Help."),
         ("user", "Hello?"),
-        ("assistant", "I am sorry (2)."),
+        ("assistant", "I am sorry."),
         ("user", "I want a refund."),
-        ("assistant", "I am sorry (4)."),
+        ("assistant", "I am very sorry."),
         ("user", "Thank you."),
     ]
     assert episode.status == "finished"
@@ -101,8 +100,8 @@ async def test_an_environment_may_ask_it_and_must_not_compete_with_it():
         async def observe(self, action: str) -> Any:
             return await self.person.answer(action)
 
-    desk = Scenario("desk", environment=Desk, tasks=[Task(user="Hi.")], held_out=0)
-    episode = await rollout(FunctionModel("clerk", agent), desk, Task(user="Hi."))
+    task = Task(user="Hi.")
+    episode = await rollout(CLERK, Scenario("desk", environment=Desk, tasks=[task], held_out=0), task)
     said = [message["content"] for message in episode.messages() if message["role"] == "user"]
     assert said == ["Hi.", "More.", "Bye."]
     with pytest.raises(ScenarioError, match="both would answer"):
