@@ -1,30 +1,41 @@
-"""What the pages under docs/ show runs as shown, and what they link to is there."""
+"""What the pages, the README and the examples show runs as shown, each page is walked as it is written, in an empty
+directory, and what it links to and types is there."""
 
 import json
 import re
 import runpy
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tomllib
+from functools import cache
 from pathlib import Path
+from subprocess import CompletedProcess
 from types import SimpleNamespace
 
 import pytest
+from safetensors.torch import load_file
 
+import gavel
 from gavel.scenarios.group import TrajectoryGroup, to_line
-from tests.forked import gavel, script, start_gavel, succeed
-from tests.gavel.page_walker import blocks
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from tests.forked import gavel as run_gavel
+from tests.forked import script, start_gavel, succeed
+from tests.gavel.page_walker import Walk, blocks, steps
 from tests.limits import HANG_SECONDS
 from tests.scenarios.formats.attempts import both
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`(?:python )?((?:gavel|tests|benchmarks|docs|examples)/[\w/]+\.\w+)")
-PAGES = [
-    *sorted((ROOT / "docs").rglob("*.md")),
-    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")),
-]
 DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS))
+from generate.commands import commands  # noqa: E402
+
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
+LISTS = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 BENCHMARKS = DOCS / "benchmarks.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -56,7 +67,7 @@ def test_the_commands_of_several_samplers_are_ones_that_gavel_takes(tmp_path: Pa
     assert len(trains) == 2
     for command in trains:
         succeed(*command, "--dry-run", cwd=tmp_path, HF_HUB_OFFLINE="1", OPENAI_API_KEY="none")
-    refused = gavel("backend", "--vllm-replicas", "2", "--vllm-url", "http://gpu-1:8000", cwd=tmp_path)
+    refused = run_gavel("backend", "--vllm-replicas", "2", "--vllm-url", "http://gpu-1:8000", cwd=tmp_path)
     assert refused.returncode != 0
     assert "--vllm-replicas: backend.engine.replicas: replicas are started here" in refused.stderr
 
@@ -93,7 +104,7 @@ def test_the_service_s_page_runs(tmp_path: Path) -> None:
     (commands,), (settings,) = (blocks(page, kind) for kind in ("bash", "toml"))
     (tmp_path / "careful.txt").write_text("Be careful.")
     (tmp_path / "gavel.toml").write_text(settings)
-    checked = gavel("serve", "--check", cwd=tmp_path, TRAINER_KEY="k" * 40, OPENAI_API_KEY="k")
+    checked = run_gavel("serve", "--check", cwd=tmp_path, TRAINER_KEY="k" * 40, OPENAI_API_KEY="k")
     assert "retention_days = 30" in checked.stdout, checked.stderr
     without_keys = settings.partition("[keys")[0]
     (tmp_path / "gavel.toml").write_text(without_keys.replace("8080", "0").replace("openai/gpt-5-mini", "stand-in"))
@@ -110,7 +121,7 @@ def test_the_service_s_page_runs(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [*PAGES, *LISTS], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_file_that_a_page_links_to_or_names_exists(page: Path) -> None:
     text = page.read_text()
     linked = [page.parent / target for target in re.findall(r"\]\((?!http)([^)#]+)\)", text)]
@@ -139,3 +150,148 @@ def test_the_picture_is_what_its_script_draws_and_names_files_that_exist() -> No
     assert script.TARGET.read_text() == script.picture()
     named = {file for row in script.ROWS for box in row.boxes for file in box.files.split()}
     assert {file for file in named if not list((ROOT / "gavel").rglob(file))} == set()
+
+
+WALKED = sorted(page for folder in ("tutorials", "how-to") for page in (DOCS / folder).glob("*.md"))
+WALKED += [DOCS / name for name in ("index.md", "install.md", "faq.md", "troubleshooting.md", "agents.md", "art.md")]
+
+
+@pytest.mark.docs
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", WALKED, ids=lambda page: page.stem)
+def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
+    blocks = [step for step in steps(page) if step.language in ("bash", "python")]
+    if not blocks:
+        pytest.skip("no block to run")
+    with Walk(tmp_path) as walk:
+        ran = walk.page(page)
+    assert ran == sum(step.title is None and step.mode != "skip" for step in blocks)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_block_of_python_is_python(page: Path) -> None:
+    for step in steps(page):
+        if step.language == "python":
+            compile(step.text, f"{page.name}:{step.line}", "exec", flags=0x2000)  # top-level await
+
+
+_BLOCK = re.compile(r"^ *```(?:bash)?\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+_INLINE = re.compile(r"(?<!`)`(gavel [a-z][^`]*)`(?!`)")
+
+
+@cache
+def options() -> dict[str, set[str]]:
+    """Command to the options that it takes."""
+    return {
+        each.name: {name for param in each.command.params for name in (*param.opts, *param.secondary_opts)}
+        | {"--help", "-h"}
+        for each in commands()
+    }
+
+
+def typed(text: str) -> list[list[str]]:
+    """The `gavel …` commands of a page: those of its blocks, and those in backticks."""
+    lines = [line for block in _BLOCK.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+    lines += [match.replace("\n", " ") for match in _INLINE.findall(text)]
+    found: list[list[str]] = []
+    for line in lines:
+        for part in re.split(r"&&|\||;", line.partition(" #")[0]):
+            command = re.sub(r"^\s*(?:\$ )?(?:\w+=\S+ )*(?:\.venv/bin/|torchrun .* -m )?", "", part)
+            if command.startswith("gavel "):
+                try:
+                    found.append(shlex.split(command.replace("…", "")))
+                except ValueError:
+                    found.append(command.split())
+    return found
+
+
+def unknown(words: list[str]) -> list[str]:
+    """What of a typed command the command line does not know."""
+    if words[1:2] and words[1].startswith("-"):
+        return []
+    names = [name for name in options() if words[: len(name.split())] == name.split()]
+    if not names:
+        groups = {name.split()[1] for name in options() if len(name.split()) > 2}
+        is_prose = len(words) > 1 and (words[1] in groups or words[1].isupper())
+        return [] if is_prose else [" ".join(words[:2])]
+    name = max(names, key=len)
+    given = words[: words.index("--")] if "--" in words else words
+    return [
+        f"{name} {word.partition('=')[0]}"
+        for word in given
+        if word.startswith("--") and word.partition("=")[0] not in options()[name]
+    ]
+
+
+@pytest.mark.docs
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_command_and_option_of_a_page_exists(page: Path) -> None:
+    assert [wrong for words in typed(page.read_text()) for wrong in unknown(words)] == []
+
+
+LOOP = ROOT / "examples" / "train_loop.py"
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["returns.py", "own_rollout.py", "only_judge.py"])
+def test_the_readme_shows_the_example_as_it_is_and_a_scenario_takes_less_than_thirty_lines_of_code(name: str) -> None:
+    text = (ROOT / "examples" / name).read_text()
+    assert f"```python\n{text}```" in README
+    assert name == "only_judge.py" or sum(bool(line.strip()) for line in text.splitlines()) < 30
+
+
+def run(name: str, *arguments: str, cwd: Path) -> "CompletedProcess[str]":
+    result = script(ROOT / "examples" / name, *arguments, cwd=cwd)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+@pytest.mark.slow
+def test_the_own_rollout_trains(tmp_path: Path) -> None:
+    result = run("own_rollout.py", cwd=tmp_path)
+    assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["step 1", "step 2", "step 3"]
+    assert not any(word in result.stderr for word in ("Traceback", "Unclosed"))
+    assert (tmp_path / "runs" / "orders" / "clerk-1" / "checkpoints" / "000003").is_dir()
+
+
+@pytest.mark.slow
+def test_the_demonstrations_are_learnt(tmp_path: Path) -> None:
+    losses = [float(line.rpartition(" ")[2]) for line in run("demonstrations.py", cwd=tmp_path).stdout.splitlines()]
+    assert len(losses) == 3
+    assert losses == sorted(losses, reverse=True)
+    assert (tmp_path / "runs" / "orders" / "pupil-1" / "trajectories" / "sft" / "000003.jsonl.zst").is_file()
+
+
+@pytest.mark.slow
+def test_the_judge_alone_scores(tmp_path: Path) -> None:
+    result = run("only_judge.py", cwd=tmp_path)
+    assert f"```\n{result.stdout}```" in README
+    scores = [float(line.split()[0]) for line in result.stdout.splitlines()]
+    assert scores == sorted(scores, reverse=True)
+    assert len(set(scores)) == 2
+
+
+@pytest.mark.slow
+def test_the_loop_by_hand_is_short_trains_and_prints_a_line_for_each_step(tmp_path: Path) -> None:
+    assert len(LOOP.read_text().splitlines()) <= 120
+    assert run(LOOP.name, "1", cwd=tmp_path).stdout.startswith("step  1: mean score 0.")
+
+
+@pytest.mark.slow
+async def test_the_update_of_the_loop_by_hand_is_that_of_model_train(tmp_path: Path) -> None:
+    example = SimpleNamespace(**runpy.run_path(str(LOOP)))
+    parts = example.Parts()
+    try:
+        groups = await example.roll_out(parts.model, 0)
+        assert example.train(parts, groups, 1)["logprob_drift"] < 1e-4
+        own = [weight.flatten().tolist() for weight in parts.policy.adapter_weights()]
+    finally:
+        parts.close()
+    model = gavel.TrainableModel(name="loop", project="examples", base_model=EMBEDDED_POLICY, lora=parts.policy.lora)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        assert (await model.train(groups, example.CONFIG)).step == 1
+    saved = load_file(tmp_path / "examples" / "loop" / "checkpoints" / "000001" / "adapter_model.safetensors")
+    assert sorted(own) == sorted(weight.flatten().tolist() for weight in saved.values())

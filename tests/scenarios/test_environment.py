@@ -1,8 +1,12 @@
-"""Worlds with a state: one for each episode, always closed, and what they do wrong stays within their episode."""
+"""Worlds with a state: one for each episode, always closed, and what they do wrong stays within their episode, also
+where their code swallows its cancellation."""
 
 import asyncio
+import contextlib
 import functools
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -10,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gavel.llm.types import Message
+from gavel.scenarios import deadline
 from gavel.scenarios import environment as environments
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.environment import not_a_tool, tools_of
@@ -358,3 +363,88 @@ async def test_a_plain_world_that_hangs_costs_its_own_episode_alone():
     assert "was not run" in stuck.messages()[4]["content"]
     assert threading.get_ident() not in threads
     assert len(set(threads)) == 8  # made, reset and used in one thread for each
+
+
+@pytest.mark.parametrize("method", ["reset", "observe", "close"])
+@pytest.mark.parametrize("limits", [{"call_seconds": 0.01}, {"max_seconds": 0.3, "call_seconds": 0.6}])
+async def test_a_world_that_swallows_its_cancellation_costs_its_own_episode_alone(
+    method: str, limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadline, "GRACE_SECONDS", 0.05)
+    freed = asyncio.Event()
+
+    async def goes_on(self: object, *given: object) -> str:
+        while not freed.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await freed.wait()
+        return "an answer"
+
+    world = type("World", (), {method: goes_on})
+    trajectory = await play(scripted("I am done."), world, max_turns=1, **limits)
+    assert trajectory.status == "failed"
+    assert "went on when it was cancelled" in str(trajectory.status_reason)
+    freed.set()
+
+
+STUBBORN = """
+import asyncio, contextlib, gavel
+from gavel.scenarios import deadline
+
+deadline.GRACE_SECONDS = 0.1
+DONE = gavel.Trajectory(messages_and_choices=[{"role": "user", "content": "x"}])
+
+async def done():
+    return DONE
+
+async def never():
+    while True:
+        try:
+            await asyncio.sleep(0.05)
+        except:
+            pass
+
+async def raises_later():
+    for _ in range(4):
+        try:
+            await asyncio.sleep(0.3)
+        except asyncio.CancelledError:
+            pass
+    raise ValueError("too late")
+
+async def main(cancelled):
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(cancelled, 0.1)
+    members = [done(), never(), raises_later()]
+    group = gavel.TrajectoryGroup(members)
+    (group,) = await gavel.gather_trajectory_groups([group], rollout_seconds=0.1, max_exceptions=9, progress=False)
+    await asyncio.sleep(1)
+    print(len(group), *(error.type for error in group.exceptions))
+
+async def rollout(model, task):
+    await never()
+
+stuck = gavel.Scenario("stuck", rollout=rollout, tasks=[gavel.Task(user="x")], held_out=0)
+
+async def in_a_command(member):
+    asyncio.create_task(member)
+    await asyncio.sleep(0.01)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("asyncio.run(main(gavel.gather_trajectories([never()], progress=False)))", "never"),
+        ("asyncio.run(main(gavel.TrajectoryGroup([never()])))", "never"),
+        ("asyncio.run(main(gavel.rollout(None, stuck, stuck.tasks()[0])))", "rollout of the scenario stuck"),
+        ("from gavel.cli.terminal import run_to_end\nrun_to_end(in_a_command(never()))", "never"),
+    ],
+)
+def test_what_swallows_its_cancellation_keeps_no_process_or_command_and_is_named(code: str, named: str) -> None:
+    command = [sys.executable, "-c", STUBBORN + code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert done.stdout == ("" if "in_a_command" in code else "1 StuckError StuckError\n")
+    (warning,) = done.stderr.splitlines()  # those that had a deadline are told by their errors
+    assert f"{named} went on when it was cancelled" in warning
+    assert done.returncode == 0
