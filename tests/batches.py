@@ -98,15 +98,8 @@ class BatchService(FakeServer):
     def _file(self, content: bytes, purpose: str) -> Json:
         name = f"file-{next(self._numbers)}"
         self.files[name] = content
-        return {
-            "id": name,
-            "object": "file",
-            "bytes": len(content),
-            "created_at": int(time.time()),
-            "filename": "batch.jsonl",
-            "purpose": purpose,
-            "status": "processed",
-        }
+        about = {"id": name, "object": "file", "filename": "batch.jsonl", "purpose": purpose, "status": "processed"}
+        return {**about, "bytes": len(content), "created_at": int(time.time())}
 
     def _create(self, wanted: Json) -> Answer:
         if wanted["input_file_id"] not in self.files:
@@ -114,18 +107,10 @@ class BatchService(FakeServer):
         assert wanted["endpoint"] in ("/v1/chat/completions", "/chat/completions")
         assert wanted["completion_window"] == "24h"
         name = f"batch_{len(self.batches) + 1}"
-        none = ("errors", "output_file_id", "error_file_id", "in_progress_at", "finalizing_at", "completed_at")
-        body = {
-            "id": name,
-            "object": "batch",
-            "status": "validating",
-            "created_at": int(time.time()),
-            "expires_at": int(time.time()) + 86400,
-            "request_counts": {"total": 0, "completed": 0, "failed": 0},
-            "metadata": None,
-            **dict.fromkeys(none),
-            **wanted,
-        }
+        none = ["errors", "output_file_id", "error_file_id", "in_progress_at", "finalizing_at", "completed_at"]
+        now, counts = int(time.time()), {"total": 0, "completed": 0, "failed": 0}
+        about = {"id": name, "object": "batch", "status": "validating", "request_counts": counts}
+        body = {**about, "created_at": now, "expires_at": now + 86400, **dict.fromkeys([*none, "metadata"]), **wanted}
         self.batches[name] = Batch(body)
         return Answer(body)
 

@@ -113,33 +113,21 @@ def no_make_above(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("root")
-@pytest.mark.parametrize(
-    ("tests", "passes", "said"),
-    [
-        (["good", "good"], True, "Suite s passed (make test-s)."),
-        (["bad", "good"], False, "Suite s FAILED (make test-s)."),
-    ],
-)
-def test_a_suite_passes_where_all_of_its_runs_do(
-    capfd: pytest.CaptureFixture[str], tests: list[str], passes: bool, said: str
-) -> None:
-    runs = [{"tests": f"test_{name}.py"} for name in tests]
-    assert suites.run(suites.Suite("s", 1, runs=runs), 1) is passes
-    assert said in capfd.readouterr().err
+@pytest.mark.parametrize(("first", "said"), [("good", "passed"), ("bad", "FAILED")])
+def test_a_suite_passes_where_all_of_its_runs_do(capfd: pytest.CaptureFixture[str], first: str, said: str) -> None:
+    runs = [{"tests": f"test_{name}.py"} for name in (first, "good")]
+    assert suites.run(suites.Suite("s", 1, runs=runs), 1) is (first == "good")
+    assert f"Suite s {said} (make test-s)." in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("root")
-def test_a_suite_that_cannot_be_installed_is_skipped_aloud(
+def test_a_suite_that_cannot_be_installed_is_skipped_aloud_and_one_that_hangs_is_killed_with_its_processes(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suites, "table", lambda: ({"e": {}}, []))
     monkeypatch.setattr(suites, "_environment_commands", lambda name: [["false", name]])
     assert suites.run(suites.Suite("s", 1, runs=[{"environment": "e", "tests": "test_bad.py"}]), 1)
     assert "SKIPPED: suite s" in capfd.readouterr().err
-
-
-@pytest.mark.usefixtures("root")
-def test_a_suite_that_hangs_is_killed_with_its_processes() -> None:
     assert suites.test(suites.Suite("s", 1, runs=[{"tests": "test_endless.py"}]), seconds=2) is None
 
 

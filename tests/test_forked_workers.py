@@ -67,7 +67,7 @@ def run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "pytest", *OPTIONS, *arguments, "."]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     given = {"cwd": directory, "env": environment, "timeout": HANG_SECONDS}
-    return subprocess.run(command, capture_output=True, text=True, check=False, **given)
+    return subprocess.run(command, capture_output=True, text=True, **given)
 
 
 def test_every_outcome_of_every_process_is_told_and_the_dead_one_is_named(tmp_path: Path) -> None:

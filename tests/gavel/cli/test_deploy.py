@@ -56,7 +56,6 @@ def test_a_run_is_deployed_listed_and_removed(server: StandIn, tmp_path: Path) -
         (["desk/clerk@12", "--best", "together"], "names a step, and --best another"),
         (["desk/clerk", "nowhere"], "there is no host 'nowhere'"),
         (["desk/clerk", "vllm:http://h", "--set", "x=1"], "no option 'x'"),
-        (["desk/clerk", "together"], "only on this machine"),
     ],
 )
 def test_a_mistake_is_a_sentence_with_its_remedy(tmp_path: Path, asked: list[str], words: str) -> None:

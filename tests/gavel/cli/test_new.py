@@ -56,11 +56,6 @@ def new(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["scenario", "desk", "--model", "openai/writer", *small, *arguments])
 
 
-def error(result: Result) -> GavelError:
-    assert isinstance(result.exception, GavelError), (result, result.output)
-    return result.exception
-
-
 def test_a_drafted_scenario_has_its_tasks_and_the_tools_of_the_server(model: WriterModel, tmp_path: Path):
     made = new("--mcp", GOOD)
     assert made.exit_code == 0, made.output
@@ -80,8 +75,7 @@ def test_a_drafted_scenario_has_its_tasks_and_the_tools_of_the_server(model: Wri
 
 
 def test_a_draft_whose_budget_is_spent_goes_on_from_there(model: WriterModel):
-    stopped = new("--mcp", GOOD, "--max-cost-usd", "0.01")
-    assert "budget is used up" in error(stopped).message, stopped.output
+    assert "budget is used up" in str(new("--mcp", GOOD, "--max-cost-usd", "0.01").exception)
     assert Path("desk/drafting.json").exists()
     written = list(model.written)
     done = new("--mcp", GOOD)
@@ -104,7 +98,9 @@ def test_a_draft_whose_budget_is_spent_goes_on_from_there(model: WriterModel):
     ],
 )
 def test_what_cannot_begin_says_why_and_leaves_no_folder(model: WriterModel, arguments: list[str], message: str):
-    said = str(error(new(*arguments)))
+    error = new(*arguments).exception
+    assert isinstance(error, GavelError)
+    said = str(error)
     assert message in said
     assert "sk-secret" not in said
     assert not Path("desk").exists()

@@ -312,9 +312,7 @@ def config(service: BatchService) -> JudgeConfig:
 
 @pytest.fixture
 def groups_file(tmp_path: Path) -> Path:
-    path = tmp_path / "groups.jsonl"
-    path.write_text("".join(saying(f"a {n}", f"b {n}").to_json() + "\n" for n in range(GROUPS)))
-    return path
+    return written(tmp_path / "groups.jsonl", *(saying(f"a {n}", f"b {n}").to_json() + "\n" for n in range(GROUPS)))
 
 
 def one_is_unusable_at_first(request: Request) -> Answer:
@@ -333,12 +331,11 @@ def test_scores_come_through_batches_at_half_the_price_and_repairs_through_a_sec
     out = tmp_path / "judged.jsonl"
     score_and_print(groups_file, config, out=out, batch=True)
     judged = read_groups(out)
-    assert {group.judgement.status for group in judged if group.judgement} == {"scored"}
-    assert len(service.batches) == 2
+    said = [group.judgement for group in judged if group.judgement]
+    assert {each.status for each in said} == {"scored"}
     assert [len(batch.requests) for batch in service.batches.values()] == [2 * GROUPS, 1]
-    usd = sum(group.judgement.cost_usd or 0 for group in judged if group.judgement)
-    assert usd == pytest.approx((2 * GROUPS + 1) * (100 * 2 + 20 * 8) / 1e6 / 2)
-    assert sum(group.judgement.calls for group in judged if group.judgement) == 2 * GROUPS + 1
+    assert sum(each.cost_usd or 0 for each in said) == pytest.approx((2 * GROUPS + 1) * (100 * 2 + 20 * 8) / 1e6 / 2)
+    assert sum(each.calls for each in said) == 2 * GROUPS + 1
     assert "12 of 12 answered" in capsys.readouterr().err
     assert not (tmp_path / "judged.jsonl.batch").exists()
 

@@ -1,6 +1,7 @@
 """`gavel serve` and its settings, `gavel keys`, `gavel serve-env`."""
 
 import json
+import re
 import socket
 from pathlib import Path
 
@@ -44,27 +45,6 @@ def test_options_win_over_the_environment_that_over_the_file_and_else_it_is_a_st
     assert config.limits.members == 6
 
 
-@pytest.mark.parametrize(
-    ("file", "variable", "message"),
-    [
-        ("prot = 1", None, r"gavel.toml, line 1: .* has no prot.*\n.*port"),
-        ("[limits]\nmembers = 0", None, "line 2: limits.members"),
-        (f'[keys.ci]\nhash = "{HASH}"\nprojectsx = 1', None, "line 3: .*\n.*projects"),
-        ("[judge]\nordersx = 1", None, "line 2: .*\n.*orders"),
-        ("port = 1", ("GAVEL_SERVICE_LIMITS__MEMBERZ", "1"), "GAVEL_SERVICE_LIMITS__MEMBERZ"),
-        ("port =", None, "is not TOML"),
-    ],
-)
-def test_a_mistake_is_named_with_its_place(
-    file: str, variable: tuple[str, str] | None, message: str, monkeypatch: pytest.MonkeyPatch
-):
-    Path("gavel.toml").write_text(file)
-    if variable:
-        monkeypatch.setenv(*variable)
-    with pytest.raises(GavelError, match=message):
-        service_config(NOTHING)
-
-
 SETTINGS = f"""
 port = 0
 retention_days = 30
@@ -104,8 +84,14 @@ def test_the_check_prints_all_settings_and_they_read_back_the_same(monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("file", "message"),
     [
+        ("prot = 1", r"gavel.toml, line 1: .* has no prot.*\n.*port"),
+        ("[limits]\nmembers = 0", "line 2: limits.members"),
+        (f'[keys.ci]\nhash = "{HASH}"\nprojectsx = 1', "line 3: .*\n.*projects"),
+        ("[judge]\nordersx = 1", "line 2: .*\n.*orders"),
+        ("port = 1", "GAVEL_SERVICE_LIMITS__MEMBERZ"),
+        ("port =", "is not TOML"),
         ("[keys.ci]\nprojects = []", "hash or an env"),
         (f'[keys.ci]\nhash = "{HASH}"\nenv = "CI"', "not both"),
         (f'[keys.ci]\nhash = "{KEY}"', "print-hash"),
@@ -117,12 +103,16 @@ def test_the_check_prints_all_settings_and_they_read_back_the_same(monkeypatch: 
         ('[keys.ci]\nenv = "SHORT"', "SHORT"),
     ],
 )
-def test_a_key_that_cannot_be_one_is_refused_and_never_shown(table: str, message: str, monkeypatch: pytest.MonkeyPatch):
-    Path("gavel.toml").write_text(table)
+def test_a_mistake_is_named_with_its_place_and_no_key_is_shown(
+    file: str, message: str, monkeypatch: pytest.MonkeyPatch
+):
+    Path("gavel.toml").write_text(file)
     monkeypatch.setenv("SHORT", "secret")
+    if message.startswith("GAVEL_"):
+        monkeypatch.setenv(message, "1")
     result = CliRunner().invoke(app, ["--check"])
     assert isinstance(result.exception, GavelError)
-    assert message in str(result.exception)
+    assert re.search(message, str(result.exception))
     assert KEY not in str(result.exception) + result.output
     assert result.exception.remedy
 
