@@ -151,6 +151,7 @@ async def test_a_cancelled_episode_leaves_no_server_behind():
 
 
 COUNT = Task(user="Count.")
+LISTED = ["echo", "fall", "wait", "lose"]
 
 
 def weigh(what: str) -> int:
@@ -193,12 +194,9 @@ async def test_a_server_that_fails_costs_its_own_episode(kind: str, options: dic
 class Listed(ToolWorld):
     """A world whose server lists its tools."""
 
-    async def reset(self, task: Task) -> str:
-        self.schemas = [
-            {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}
-            for name in ("echo", "fall", "wait", "lose")
-        ]
-        return "Welcome."
+    async def reset(self, task: Task) -> None:
+        about = {"description": "", "parameters": {"type": "object"}}
+        self.schemas = [{"type": "function", "function": {"name": name, **about}} for name in LISTED]
 
     async def call(self, name: str, arguments: str) -> ToolResult:
         """Has a docstring, and is no tool."""
@@ -216,7 +214,7 @@ async def test_a_world_may_list_its_tools_once_it_is_reset():
     steps = ("echo", {"a": 1}), ("fall", {}), ("wait", {}), ("call", {}), ("lose", {})
     scenario = Scenario("listed", environment=Listed, tasks=[COUNT], held_out=0, call_seconds=0.05)
     episode = await rollout(scripted(*steps), scenario, COUNT)
-    assert [each["function"]["name"] for each in episode.tools or ()] == ["echo", "fall", "wait", "lose"]
+    assert [each["function"]["name"] for each in episode.tools or ()] == LISTED
     answers = [message["content"] for message in episode.messages() if message["role"] == "tool"]
     for told, answer in zip(('{"a": 1}', "the floor is gone", "within 0.05 s", "no tool 'call'"), answers, strict=True):
         assert told in answer

@@ -103,7 +103,7 @@ def test_the_check_prints_all_settings_and_they_read_back_the_same(monkeypatch: 
         ('[keys.ci]\nenv = "SHORT"', "SHORT"),
     ],
 )
-def test_a_mistake_is_named_with_its_place_and_no_key_is_shown(
+def test_a_mistake_is_named_with_its_place_and_no_key_shown(
     file: str, message: str, monkeypatch: pytest.MonkeyPatch
 ):
     Path("gavel.toml").write_text(file)

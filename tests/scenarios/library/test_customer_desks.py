@@ -109,9 +109,6 @@ async def test_the_right_change_without_a_look_at_what_it_depends_on_is_no_succe
     assert (blind.metrics["environment_reward"], blind.metrics["success"]) == (1, 0), "the records are right"
 
 
-RULE = FareRule(change=True, change_fee=0, change_days=0, refund_percent=50, refund_fee=10, refund_days=3)
-
-
 @pytest.mark.parametrize(
     ("day", "is_cancelled", "rule", "refund"),
     [
@@ -123,7 +120,8 @@ RULE = FareRule(change=True, change_fee=0, change_days=0, refund_percent=50, ref
     ],
 )
 def test_a_refund_follows_from_fare_day_and_airline(day: int, is_cancelled: bool, rule: dict[str, int], refund: int):
-    assert refund_of(99, day, RULE.model_copy(update=rule), is_cancelled=is_cancelled) == refund
+    fare = FareRule(change=True, change_fee=0, change_days=0, refund_percent=50, refund_fee=10, refund_days=3)
+    assert refund_of(99, day, fare.model_copy(update=rule), is_cancelled=is_cancelled) == refund
 
 
 @pytest.mark.parametrize(("tool", "success"), [("book_flight", 0), ("cancel_booking", 1), ("decline", 1)])
