@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
@@ -28,8 +28,6 @@ from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.tool_results import text_of_result
 from gavel.scenarios.tools import Tool, Toolbox, ToolDefinitionError, ToolResult, done
-
-untimed = settings(deadline=None)
 
 
 class Address(BaseModel):
@@ -170,7 +168,6 @@ async def test_a_bad_call_is_a_tool_error_that_says_what_is_wrong(arguments: str
     assert message in error_of(await Tool(book).call(arguments))
 
 
-@untimed
 @given(st.text() | st.recursive(st.none() | st.text(), st.lists).map(json.dumps))
 def test_no_text_of_an_agent_raises(arguments: str) -> None:
     result = asyncio.run(Tool(book).call(arguments))

@@ -101,7 +101,7 @@ groups = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(groups)
 def test_a_group_comes_back_from_json_as_it_was(group: TrajectoryGroup) -> None:
     back = TrajectoryGroup.from_json(group.to_json())

@@ -131,12 +131,6 @@ class Ranking:
         return answer.body["choices"][0]["message"]["content"]
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GAVEL_RUNS", raising=False)
-
-
 async def test_models_are_compared_and_what_is_kept_is_neither_sampled_nor_judged_again(tmp_path: Path) -> None:
     good, bad, ranking = Counting("good"), Counting("bad", right=False), Ranking()
     judge = Judge(ranking, orders=1, alone="scored")

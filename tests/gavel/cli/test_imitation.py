@@ -19,7 +19,6 @@ RUNNER = CliRunner()
 @pytest.fixture
 def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three groups, with the scores 0, .5, 1 and none."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GAVEL_RUNS", str(tmp_path / "runs"))
     return write(tmp_path / "judged.jsonl", [0.0, 0.5, 1.0, None])
 

@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,28 +58,24 @@ def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
     return endpoint
 
 
-@pytest.fixture
-def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the templates, for a test to change."""
-    copy = tmp_path / "words"
-    shutil.copytree(prompts._ROOT, copy, ignore=shutil.ignore_patterns("*.py*", "__pycache__"))
-    monkeypatch.setattr(prompts, "_ROOT", copy)
-    forget()
-    yield copy
-    monkeypatch.undo()
-    forget()
+@contextmanager
+def instructed(folder: Path, words: str) -> Iterator[None]:
+    """The instructions to judges say this, too."""
 
+    def forget() -> None:
+        for cached in (prompts._environment, prompts.template_id, call_prompt._instructions):
+            cached.cache_clear()
 
-def forget() -> None:
-    prompts._environment.cache_clear()
-    prompts.template_id.cache_clear()
-    call_prompt._instructions.cache_clear()
-
-
-def change(templates: Path, words: str) -> None:
-    with (templates / "judge" / "system.j2").open("a") as file:
+    shutil.copytree(prompts._ROOT, folder, ignore=shutil.ignore_patterns("*.py*", "__pycache__"))
+    with (folder / "judge" / "system.j2").open("a") as file:
         file.write(f"\n{words}\n")
-    forget()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prompts, "_ROOT", folder)
+            forget()
+            yield
+    finally:
+        forget()
 
 
 def prefers_good(request: Request) -> Answer:
@@ -117,7 +114,7 @@ def test_a_rubric_that_its_owner_has_bettered_is_never_overwritten(model: Endpoi
 
 
 def test_verdicts_are_counted_and_a_second_run_asks_only_what_changed(
-    model: Endpoint, golden: list[str], templates: Path
+    model: Endpoint, golden: list[str], tmp_path: Path
 ) -> None:
     model.script = [prefers_good]
     first = judge(*golden)
@@ -127,8 +124,8 @@ def test_verdicts_are_counted_and_a_second_run_asks_only_what_changed(
     assert len(model.requests) == 1 + 4  # the first asks whether the judge is there
     assert "4 replies from the cassette" in judge(*golden).output
     assert len(model.requests) == 5
-    change(templates, "Judge backwards.")
-    assert "1 of 2 verdicts right" in judge(*golden).output
+    with instructed(tmp_path / "words", "Judge backwards."):
+        assert "1 of 2 verdicts right" in judge(*golden).output
     assert len(model.requests) == 5 + 1 + 4
 
 

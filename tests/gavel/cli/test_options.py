@@ -150,8 +150,6 @@ def test_a_file_as_an_editor_on_windows_saves_it_is_read(tmp_path: Path, encodin
 
 
 def test_a_dry_run_of_a_training_tells_calls_tokens_and_dollars(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     size = ["--steps", "3", "--tasks", "2", "--group-size", "4"]
     dry = ["returns_desk", *size, "--judge", "openai/gpt-5-mini", "--dry-run"]
     keyless = CliRunner().invoke(train.app, dry)
@@ -177,8 +175,7 @@ def test_a_dry_run_of_a_training_tells_calls_tokens_and_dollars(tmp_path, monkey
         (["--judge", "nobody/nothing"], "nobody/nothing"),
     ],
 )
-def test_a_dry_run_refuses_what_the_run_would_before_it_prints_anything(options, wrong, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_dry_run_refuses_what_the_run_would_before_it_prints_anything(options, wrong, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text('{"r": 4, "lora_alpha": 8}')
@@ -190,8 +187,7 @@ def test_a_dry_run_refuses_what_the_run_would_before_it_prints_anything(options,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "empty"]
 
 
-def test_a_training_with_a_wrong_key_ends_before_any_work(endpoint: Endpoint, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_training_with_a_wrong_key_ends_before_any_work(endpoint: Endpoint, tmp_path):
     endpoint.script = [lambda _: PERMANENT["openai: wrong key"]]
     params = [option for name, value in endpoint.params.items() for option in ("--judge-param", f"{name}={value}")]
     result = CliRunner().invoke(train.app, ["returns_desk", "--judge", "openai/judge", *params])

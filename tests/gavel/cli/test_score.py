@@ -4,7 +4,6 @@ import html
 import io
 import json
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from tests.batches import BatchService
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says, scores
 from tests.forked import start_gavel, succeed
 from tests.judge.groups import broken, saying
-from tests.limits import HANG_SECONDS
+from tests.limits import wait_until
 from tests.vendors import PERMANENT
 
 RULES = "- ends with a message to the customer"
@@ -149,11 +148,7 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
     probed = says('{"ok": true}')
     endpoint.script = [lambda _: probed, scores(0.9, 0.1), scores(0.9, 0.1), endpoint.silence]
     running = start_gavel(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
-    deadline = time.monotonic() + HANG_SECONDS
-    while not out.exists() or out.read_bytes().count(b"\n") < 2:
-        assert running.process.is_alive(), running.stderr
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not running.process.is_alive() or (out.exists() and out.read_bytes().count(b"\n") >= 2))
     running.send(stop)
     stopped = running.end()
     if stop == signal.SIGINT:
@@ -286,9 +281,9 @@ def test_what_nobody_was_scored_in_is_judged_again_and_the_rest_is_not_paid_for(
     score_and_print(out, config, None, again, retry_unscored=True)
     assert len(endpoint.requests) == earlier + 2
     if again is not None:
-        after = read_groups(again)
-        assert [g.judgement and g.judgement.status for g in after] == ["scored"] * 3
-        assert [after[n] for n in (0, 2)] == [before[n] for n in (0, 2)]
+        first, second, third = read_groups(again)
+        assert second.judgement
+        assert ([first, third], second.judgement.status) == (before[::2], "scored")
     other = config.model_copy(update={"rubric": "Be kind."})
     with pytest.raises(GavelError, match="rubric"):
         score_and_print(out, other, None, tmp_path / "other.jsonl", retry_unscored=True)

@@ -20,8 +20,7 @@ HASH = f"sha256:{'0' * 64}"
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GAVEL_DATABASE_URL", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -103,9 +102,7 @@ def test_the_check_prints_all_settings_and_they_read_back_the_same(monkeypatch: 
         ('[keys.ci]\nenv = "SHORT"', "SHORT"),
     ],
 )
-def test_a_mistake_is_named_with_its_place_and_no_key_shown(
-    file: str, message: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_mistake_is_named_with_its_place_and_no_key_shown(file: str, message: str, monkeypatch: pytest.MonkeyPatch):
     Path("gavel.toml").write_text(file)
     monkeypatch.setenv("SHORT", "secret")
     if message.startswith("GAVEL_"):

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -23,7 +22,7 @@ from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import EVALUATING, Evaluation
 from gavel.trainer.loop.train_loop import StepReport
 from tests.gavel.reports.made import made_run
-from tests.limits import HANG_SECONDS
+from tests.limits import HANG_SECONDS, wait_until
 
 TREE = Path(__file__).parents[3]
 
@@ -90,18 +89,8 @@ def test_rollouts_that_failed_are_told_at_the_end() -> None:
 class Heard(io.StringIO):
     """A stream that lets a test wait for what is written."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._written = threading.Condition()
-
-    def write(self, text: str) -> int:
-        with self._written:
-            self._written.notify_all()
-            return super().write(text)
-
     def wait_for(self, text: str) -> None:
-        with self._written:
-            assert self._written.wait_for(lambda: text in self.getvalue(), HANG_SECONDS), self.getvalue()
+        wait_until(lambda: text in self.getvalue())
 
 
 def test_a_command_that_prints_nothing_is_told_and_then_what_it_waits_for() -> None:

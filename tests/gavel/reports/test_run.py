@@ -135,11 +135,10 @@ def test_a_run_that_stopped_early_says_where_and_a_judge_that_failed_says_why(tm
     assert not any(word in line for line in finished for word in ("Interrupted", "goes on"))
 
 
-def test_a_run_of_a_file_is_advised_by_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_a_file_is_advised_by_that_file(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "desk" / "one"
     run.mkdir(parents=True)
     (tmp_path / "mine.py").touch()
-    monkeypatch.chdir(tmp_path)
     for typed, advised in ("../../../mine.py:desk", "mine.py:desk"), ("returns_desk", "returns_desk"):
         (run / "run.toml").write_text(f'scenario = "{typed}"\n')
         assert any(f"`gavel check {advised}`" in line for line in outcome_of_run(run, [step_row(1, 0)]))

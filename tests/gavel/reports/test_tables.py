@@ -243,7 +243,7 @@ def made(pairs: list[tuple[float, float]]) -> TrajectoryGroup:
     )
 
 
-RIGHT, WRONG = [(0.1, 0.0), (0.5, 0.5), (0.9, 1.0)], [(0.9, 0.0), (0.5, 0.5), (0.1, 1.0)]
+RIGHT, WRONG = (made([(low, 0.0), (0.5, 0.5), (high, 1.0)]) for low, high in ((0.1, 0.9), (0.9, 0.1)))
 
 
 def said(groups: list[TrajectoryGroup], reference: str | None = "truth") -> str:
@@ -251,17 +251,14 @@ def said(groups: list[TrajectoryGroup], reference: str | None = "truth") -> str:
 
 
 async def test_a_judge_is_called_good_bad_or_biased_only_where_the_interval_says_so() -> None:
-    assert said([made(RIGHT) for _ in range(12)]).startswith("This judge ranks attempts as truth does (tau 1.00")
-    assert "do not train on it" in said([made(WRONG) for _ in range(12)])
+    assert said([RIGHT] * 12).startswith("This judge ranks attempts as truth does (tau 1.00")
+    assert "do not train on it" in said([WRONG] * 12)
     assert "shown early" in said(await judged("one", groups=30), "success")
-    mixed = said([made(RIGHT) for _ in range(9)] + [made(WRONG) for _ in range(3)])
+    mixed = said([RIGHT] * 9 + [WRONG] * 3)
     assert "not settled" in mixed
     assert "groups would tell" in mixed
-    assert "cannot be said without a reference" in said([made(RIGHT)], None)
-
-
-def test_three_groups_give_no_interval_and_say_how_many_are_needed() -> None:
-    report = read_report([made(WRONG) for _ in range(3)], "truth", "x")
+    assert "cannot be said without a reference" in said([RIGHT], None)
+    report = read_report([WRONG] * 3, "truth", "x")
     figures = [figure for each in report.sections.values() for figure in each]
     assert "0.00 to 0.00" not in {figure.interval for figure in figures}
     assert {figure.interval for figure in figures} <= {"–", "needs 10 groups"}
