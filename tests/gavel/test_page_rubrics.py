@@ -5,8 +5,9 @@ Scenarios and rubrics are taken from the pages, the examples, the scaffold and t
 
 import asyncio
 import itertools
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,19 +24,6 @@ ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 
 
-async def prefers_right(rubric: str | None, right: Sequence[gavel.Trajectory], wrong: Sequence[gavel.Trajectory]):
-    """In each pair, and in one group of all of them."""
-    judge = gavel.Judge("stand-in", rubric=rubric, orders=1)
-    pairs = [[*pair] for pair in itertools.product(right, wrong)]
-    for good, bad in [(await judge.score(gavel.TrajectoryGroup(pair))).trajectories for pair in pairs]:
-        assert good.judgement is not None
-        assert bad.judgement is not None
-        told = f"{good.judgement.explanation or good.judgement.reason}\n{bad.judgement.explanation}"
-        assert good.reward is not None, told
-        assert bad.reward is not None, told
-        assert good.reward > bad.reward, told
-
-
 def texts(page: Path) -> list[str]:
     """The blocks of a page, or a program."""
     return [step.text for step in steps(page)] or [page.read_text()]
@@ -47,12 +35,13 @@ async def test_returns(page: Path, tmp_path: Path) -> None:
     scenario = gavel.find_scenario(f"{tmp_path}/page.py:returns")
     tasks = {int(re.findall(r"\d+", str(task.user))[0]): task for task in scenario.tasks()}
     check_readable(Rubric.of(scenario.rubric), [task.truth for task in tasks.values()], declared=scenario.tool_names)
+    judge = gavel.Judge("stand-in", rubric=scenario.rubric, orders=1)
     for number in itertools.islice(tasks, 0, None, 9):
         this, other = {"order_id": str(number)}, {"order_id": str(number + 25)}
         look, pay = ("look_up_order", this), ("refund", this)
         paid, kept = "Your refund is on its way.", "It was bought more than 30 days ago, so I cannot pay it back."
         due = number % 61 <= 30
-        right: list[list[Step]] = [[look, pay, paid]] if due else [[look, kept]]
+        right: list[Step] = [look, pay, paid] if due else [look, kept]
         wrong: list[list[Step]] = [
             [look, kept] if due else [look, pay, paid],
             [pay, paid],
@@ -64,11 +53,11 @@ async def test_returns(page: Path, tmp_path: Path) -> None:
             [look, paid],
             [look],
         ]
-        played = [
-            [await gavel.rollout(scripted(*plan, ""), scenario, tasks[number]) for plan in plans]
-            for plans in (right, wrong)
-        ]
-        await prefers_right(scenario.rubric, *played)
+        good, *others = [await gavel.rollout(scripted(*plan, ""), scenario, tasks[number]) for plan in [right, *wrong]]
+        for bad in others:
+            judged = await judge.score(gavel.TrajectoryGroup([good, bad]))
+            high, low = (each.reward for each in judged)
+            assert (high or 0.0) > (math.inf if low is None else low), [each.judgement for each in judged]
 
 
 @pytest.mark.parametrize("name", [name for name in shipped_scenarios() if players_of(name)])

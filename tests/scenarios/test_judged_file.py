@@ -93,20 +93,12 @@ def test_what_the_judge_failed_on_is_judged_again_and_equal_groups_are_told_apar
     assert sorted(opened(tmp_path / "judged.jsonl", groups)[1]) == done
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("hello", "holds no judged group"),
-        ("hello\n", "holds no judged group"),
-        ('{"messages": []}\n', "holds groups that are not judged|holds no judged group"),
-        ("\n", "holds no judged group"),
-    ],
-)
+@pytest.mark.parametrize("content", ["hello", "hello\n", '{"messages": []}\n', "\n"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path, content: str, problem: str, name: str):
-    path = tmp_path / name
+def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path, content: str, name: str):
+    path, problem = tmp_path / name, "holds no judged group"
     path.write_text(content)
-    with pytest.raises(JudgedFileError, match=problem) as caught:
+    with pytest.raises(JudgedFileError, match=f"{problem}|not judged" if "messages" in content else problem) as caught:
         opened(path, inputs())
     assert "--fresh" in caught.value.remedy
     assert path.read_text() == content
@@ -132,18 +124,14 @@ def test_judgements_with_other_settings_or_of_other_groups_are_refused(tmp_path:
         opened(tmp_path / "judged.jsonl", inputs())
 
 
-def test_two_runs_do_not_write_one_file(tmp_path: Path):
-    path = tmp_path / "judged.jsonl"
-    first, _ = opened(path, inputs())
-    with pytest.raises(JudgedFileError, match="being written by another"):
-        opened(path, inputs())
-    first.close()
-    assert not path.exists()  # nothing was judged
-
-
-def test_a_link_is_followed_not_replaced(tmp_path: Path):
+def test_two_runs_do_not_write_one_file_and_a_link_is_followed_not_replaced(tmp_path: Path):
     target, link = tmp_path / "real.jsonl", tmp_path / "link.jsonl"
     link.symlink_to(target)
+    first, _ = opened(link, inputs(1))
+    with pytest.raises(JudgedFileError, match="being written by another"):
+        opened(target, inputs(1))
+    first.close()
+    assert not target.exists()  # nothing was judged
     file, _ = opened(link, inputs(1))
     file.append(0, judge(inputs(1)[0]))
     file.finish()

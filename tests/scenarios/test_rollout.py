@@ -39,14 +39,9 @@ Play = Callable[..., Awaitable[Trajectory]]
 class Served:
     """A chat model that is served at an address."""
 
-    def __init__(self, base_url: str) -> None:
-        self.client = AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0)
-
-    def openai_client(self) -> AsyncOpenAI:
-        return self.client
-
-    def get_inference_name(self) -> str:
-        return "adder@7"
+    def __init__(self, base_url: str = "http://127.0.0.1:9/v1") -> None:
+        client = AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0)
+        self.openai_client, self.get_inference_name = (lambda: client), (lambda: "adder@7")
 
 
 @pytest.fixture
@@ -202,7 +197,7 @@ def own(function: Any, **options: Any) -> Scenario:
     return Scenario("own", rollout=function, tasks=[TASK], held_out=[], **options)
 
 
-async def test_an_own_rollout_is_given_the_model_the_task_and_the_episode(endpoint: Endpoint):
+async def test_an_own_rollout_is_given_the_model_the_task_and_the_episode(endpoint: Endpoint, model: Served):
     async def play(model: Any, task: Task, episode: Episode, scenario: Scenario) -> Trajectory:
         create = model.openai_client().chat.completions.create
         messages: Any = [{"role": "user", "content": task.user}]
@@ -210,7 +205,7 @@ async def test_an_own_rollout_is_given_the_model_the_task_and_the_episode(endpoi
         return Trajectory(messages_and_choices=[*messages, reply.choices[0]], metadata={"note": scenario.name})
 
     endpoint.script = [lambda request: says(f"seed {request['seed']}")]
-    trajectory = await rollout(Served(f"{endpoint.url}/v1"), own(play), TASK, seed=5)
+    trajectory = await rollout(model, own(play), TASK, seed=5)
     assert trajectory.messages()[-1]["content"] == "seed 5"
     assert trajectory.metadata["note"] == "own"
     assert Task.of(trajectory.metadata) == TASK
@@ -248,7 +243,7 @@ async def _wants_too_much(model: Any, task: Task, colour: str) -> Trajectory:
     ],
 )
 async def test_an_own_rollout_that_fails_costs_its_own_episode(function: Any, reason: str):
-    trajectory = await rollout(Served("http://127.0.0.1:9/v1"), own(function, max_seconds=0.05), TASK)
+    trajectory = await rollout(Served(), own(function, max_seconds=0.05), TASK)
     assert trajectory.status == "failed"
     assert reason in (trajectory.status_reason or "")
     assert Task.of(trajectory.metadata) == TASK

@@ -16,6 +16,7 @@ from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import CHUNK, StoreError, TrajectoryStore
 from tests.limits import HANG_SECONDS
+from tests.scenarios.scripts import act
 
 WRITER = """
 import random, sys
@@ -71,9 +72,6 @@ def test_groups_come_back_in_order_from_new_directories_across_chunks(path: Path
 
 
 def test_a_pending_group_is_refused_before_anything_is_written(path: Path) -> None:
-    async def act() -> Trajectory:
-        return Trajectory()
-
     pending = TrajectoryGroup([act()])
     with pytest.raises(PendingGroupError, match="1 rollouts"):
         TrajectoryStore(path).extend([group(0), pending])
@@ -168,10 +166,9 @@ def test_no_file_is_an_error_and_one_of_another_kind_is_never_written_to(path: P
         list(TrajectoryStore(path))
     path.parent.mkdir(parents=True)
     path.write_text("the only copy of my thesis")
-    with pytest.raises(StoreError, match="no trajectory store"):
-        TrajectoryStore(path).append(group(0))
-    with pytest.raises(StoreError, match="no trajectory store"):
-        list(TrajectoryStore(path).rows())
+    for use in (lambda store: store.append(group(0)), lambda store: list(store.rows())):
+        with pytest.raises(StoreError, match="no trajectory store"):
+            use(TrajectoryStore(path))
     assert path.read_text() == "the only copy of my thesis"
 
 
