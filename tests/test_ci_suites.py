@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / ".ci"))
-import suites  # noqa: E402
+import suites  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 Git = Callable[..., str]
 

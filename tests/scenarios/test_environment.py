@@ -268,11 +268,11 @@ async def test_what_cannot_be_shown_or_counted_fails_the_episode(method: str, va
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 async def test_whatever_a_tool_raises_is_a_tool_error(error: BaseException):
     class Bad(Box):
-        def look(self) -> None:
-            """Look into the box."""
+        def seal(self) -> Any:
+            """Seal the box."""
             raise error
 
-    episode = await play(scripted(("look", {}), "Done."), Bad)
+    episode = await play(scripted(("seal", {}), "Done."), Bad)
     assert (episode.status, episode.metrics["tool_errors"]) == ("finished", 1)
 
 

@@ -156,7 +156,7 @@ def test_rewards_and_metrics_are_numbers(field: str, value: Any, kept: Any) -> N
 
 
 def test_the_closing_text_is_what_the_agent_says_last() -> None:
-    parts = {"role": "assistant", "content": [{"type": "text", "text": "bye"}]}
+    parts: Any = {"role": "assistant", "content": [{"type": "text", "text": "bye"}]}
     for *items, said in (
         ("",),
         (sampled("bye"), "bye"),

@@ -1,6 +1,7 @@
 """`gavel sft` and `gavel evolve`: what is imitated, what is refused, and whole runs that go on."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write(tmp_path / "judged.jsonl", [0.0, 0.5, 1.0, None])
 
 
-def write(file: Path, rewards: list[float | None]) -> Path:
+def write(file: Path, rewards: Sequence[float | None]) -> Path:
     groups = [saying(*(f"Answer {number}.{at}." for at in range(len(rewards)))) for number in range(3)]
     for group in groups:
         for member, reward in zip(group, rewards, strict=True):

@@ -289,7 +289,7 @@ def test_without_a_model_those_that_fit_are_named_and_of_one_for_another_scenari
 def test_every_line_of_the_example_dotenv_file_is_read_and_the_environment_wins(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ | {"GAVEL_RUNS": "from_environment"})
     example = Path(__file__).parents[3] / ".env.example"
-    lines = [line.removeprefix("# ") for line in example.read_text().splitlines() if "=" in line]
+    lines = [f"{line.removeprefix('# ')}  # a note" for line in example.read_text().splitlines() if "=" in line]
     (tmp_path / ".env").write_text("\n".join([*lines, "GAVEL_RUNS=from_file", "OPENAI_API_KEY="]))
     load_dotenv()
     assert (default_judge(), wandb_mode(), runs_root()) == ("ollama/qwen3", "offline", Path("from_environment"))

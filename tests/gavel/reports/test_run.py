@@ -18,8 +18,7 @@ from gavel.reports.transcript import pretty_json, shown_text, transcribe
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
-from gavel.scenarios.trajectory_store import TrajectoryStore
-from tests.gavel.reports.made import HOSTILE, made_run, sampled, shown
+from tests.gavel.reports.made import HOSTILE, made_run, sampled, shown, store
 from tests.judge.groups import choice, desk
 
 
@@ -44,7 +43,7 @@ def test_a_run_has_a_row_for_each_step_and_each_evaluation_and_none_for_what_a_p
 
 
 def member(success: bool, task: int = 1) -> Trajectory:
-    metadata = {"task": {"id": f"{task}"}}
+    metadata: Any = {"task": {"id": f"{task}"}}
     return Trajectory(messages_and_choices=[choice("x")], metrics={"success": success}, metadata=metadata)
 
 
@@ -58,7 +57,8 @@ def step_row(step: int, trained: int, **figures: float) -> dict[str, Any]:
 
 def test_the_pair_that_is_shown_is_a_failure_that_became_a_success(tmp_path: Path) -> None:
     for step, successes in ((0, (True, False)), (2, (True, True))):
-        write_attempts(tmp_path, step, [member(ok, task) for task, ok in enumerate(successes)])
+        attempts = [TrajectoryGroup([member(ok, task)]) for task, ok in enumerate(successes)]
+        store(tmp_path, step, "held_out", run="").extend(attempts)
     shown = [(title, each.metadata["task"], each.metrics["success"]) for title, each in before_and_after(tmp_path)]
     assert shown == [("after step 0", {"id": "1"}, False), ("after step 2", {"id": "1"}, True)]
 
@@ -83,6 +83,9 @@ def test_a_run_that_trained_nothing_says_so_first_with_the_reason_and_what_to_tr
     constant = " ".join(outcome_in_words(rows, max_tokens=48, scenario="mine.py", judges=["gavel/constant"]))
     assert "--fresh --judge" in constant
     assert not any(word in constant for word in ("gavel check", "--max-tokens")), "neither can help"
+    for score in (0.4, 1.0):  # where all was right, it is not told
+        some = told(step_row(1, 1), step_row(2, 0, **{"left_out/no_signal": 16, "judge_score": score}))
+        assert ("Nothing was trained in 1 of 2" in some) == (score < 1)
 
 
 def test_a_gain_is_told_only_beyond_its_interval() -> None:
@@ -99,12 +102,6 @@ def test_a_gain_is_told_only_beyond_its_interval() -> None:
     unsure = [evaluation(0, 0.5), step_row(1, 1), evaluation(9, 0.5)]
     assert "--set" in outcome_in_words(unsure)[1]
     assert outcome_in_words(unsure, settable=False)[1] == "More --steps may show a gain."  # `gavel demo` has no --set
-
-
-@pytest.mark.parametrize(("score", "is_told"), [(0.4, True), (1.0, False)])
-def test_steps_without_training_are_told_unless_all_was_right(score: float, is_told: bool) -> None:
-    idle = step_row(2, 0, **{"left_out/no_signal": 16, "judge_score": score})
-    assert ("Nothing was trained in 1 of 2" in told(step_row(1, 1), idle)) == is_told
 
 
 def test_wins_over_the_base_imitation_and_an_unfinished_run_have_an_outcome_too() -> None:
@@ -211,11 +208,6 @@ def test_contents_and_calls_of_every_kind_are_text():
     assert [*map(str, shown)] == ['refund(id="é", n=2)', "refund(not json)", "stop()"]
 
 
-def write_attempts(run: Path, step: int, members: list[Trajectory]) -> None:
-    store = TrajectoryStore(run / "trajectories" / "held_out" / f"{step:06d}.jsonl.zst")
-    store.extend(TrajectoryGroup([each]) for each in members)
-
-
 def test_the_page_shows_a_task_before_and_after_the_judge_beside_the_truth_and_what_a_demo_says(tmp_path: Path) -> None:
     run = made_run(tmp_path / "desk" / "one")
     (run / "summary.json").write_text('{"about": ["A tiny policy."]}')
@@ -230,10 +222,10 @@ def test_the_page_shows_a_task_before_and_after_the_judge_beside_the_truth_and_w
     liar.judgement = Judgement(score=0.25, standard_error=0.03, explanation=HOSTILE)
     liar.status, liar.status_reason = "truncated", HOSTILE
     after = desk("get_order", "deny", metrics={"success": True}, metadata={"task": {"id": "2"}})
-    write_attempts(run, 0, [member(True), liar])
+    store(run, 0, "held_out", run="").extend(TrajectoryGroup([each]) for each in (member(True), liar))
     assert "before and after" not in shown(render_run(run))
     before = shown(render_run(run)).count(HOSTILE)
-    write_attempts(run, 3, [Trajectory(), member(True), after])
+    store(run, 3, "held_out", run="").extend(TrajectoryGroup([each]) for each in (Trajectory(), member(True), after))
     text = shown(render_run(run))
     assert text.count(HOSTILE) - before == 8  # a call has two parts
     for part in ("A tiny policy.", "0.25 ± 0.03", "after step 3 not judged", "get_order(", "tau between score and"):
