@@ -108,16 +108,16 @@ def sums(**changed: Any) -> Scenario:
 
 
 class Counting:
-    """A model that is always right, or never, and counts its turns."""
+    """A model that is right in its first `right` of every six tasks, and counts its turns."""
 
-    def __init__(self, name: str, *, right: bool = True) -> None:
+    def __init__(self, name: str, right: int = 6) -> None:
         self.turns, self.right = 0, right
         self.model = FunctionModel(name, self.reply)
 
     async def reply(self, request: ChatRequest) -> dict[str, Any]:
         self.turns += 1
         number = int(str(request.messages[-1]["content"]).split()[2])
-        return {"content": str(number + 1) if self.right else "no idea"}
+        return {"content": str(number + 1 if number % 6 < self.right else "no idea")}
 
 
 class Ranking:
@@ -132,7 +132,7 @@ class Ranking:
 
 
 async def test_models_are_compared_and_what_is_kept_is_neither_sampled_nor_judged_again(tmp_path: Path) -> None:
-    good, bad, ranking = Counting("good"), Counting("bad", right=False), Ranking()
+    good, bad, ranking = Counting("good"), Counting("bad", 3), Ranking()
     judge = Judge(ranking, orders=1, alone="scored")
     for _ in range(2):
         await evaluate(sums(), models=[good.model], judge=judge, tasks=4)
@@ -140,8 +140,8 @@ async def test_models_are_compared_and_what_is_kept_is_neither_sampled_nor_judge
     table = await evaluate(sums(), models=[good.model, bad.model], judge=judge, tasks=6)
     assert (good.turns, bad.turns) == (6, 6)
     assert table["good"].episodes == 6
-    assert [row.success.value for row in table.rows] == [1.0, 0.0]
-    assert [row.wins.value for row in table.rows] == [1.0, 0.0]
+    assert [row.success.value for row in table.rows] == pytest.approx([1, 2 / 6])
+    assert [row.wins.value for row in table.rows] == pytest.approx([5 / 6, 1 / 6])  # a tie is half
     assert table["good"].success.low is not None
     assert 0.5 < table["good"].success.low < 1  # six of six is no proof of always
     folder = tmp_path / "runs" / "evaluations" / "sums"

@@ -105,10 +105,12 @@ def test_a_command_that_prints_nothing_is_told_and_then_what_it_waits_for() -> N
     assert "write" not in vars(stderr)
 
 
-def test_output_keeps_the_heartbeat_quiet_and_a_server_waits_in_silence() -> None:
+def test_output_keeps_the_heartbeat_quiet_and_a_server_waits_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gavel.cli.terminal._LOOK_SECONDS", 0.01)
     stderr = Heard()
     with redirect_stderr(stderr), heartbeat("gavel train", quiet=HANG_SECONDS, first=HANG_SECONDS):
         print("step 1/2", file=sys.stderr)
+        time.sleep(0.1)
     with redirect_stderr(stderr), heartbeat("gavel serve", serves=True, quiet=0.01, first=0.01):
         print("listening", file=sys.stderr)
         with waiting_for("the last calls"):

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gavel.reports.comparison import Comparison, compare_cells, outcome, read_cell, statement, write_comparison
+from gavel.reports.comparison import compare_cells, outcome, read_cell, statement, write_comparison
 from gavel.reports.judge_trust import groups_needed, read_report, render_report
 from gavel.reports.model_table import (
     ModelTable,
@@ -42,21 +42,16 @@ from tests.judge.groups import choice
 DIFFERENCES = st.lists(st.floats(-1, 1), min_size=2, max_size=10).filter(lambda values: np.std(values) > 1e-6)
 
 
-@given(DIFFERENCES)
-def test_the_interval_is_scipy_s(values: list[float]) -> None:
+@given(DIFFERENCES, st.floats(0.01, 0.5))
+def test_the_interval_and_the_two_one_sided_tests_are_scipy_s(values: list[float], margin: float) -> None:
     slow = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
-    mean, paired = mean_over_seeds(values), paired_difference(values, 0.03)
+    mean, paired = mean_over_seeds(values), paired_difference(values, margin)
     assert mean.value is not None
     assert mean.half_width is not None
     assert (mean.value - mean.half_width, mean.value + mean.half_width) == pytest.approx(slow, abs=1e-9)
     assert (paired.low, paired.high) == pytest.approx(slow, abs=1e-9)
-
-
-@given(DIFFERENCES, st.floats(0.01, 0.5))
-def test_what_is_equivalent_is_so_by_two_one_sided_tests(values: list[float], margin: float) -> None:
     lower = stats.ttest_1samp(values, -margin, alternative="greater")[1]
     upper = stats.ttest_1samp(values, margin, alternative="less")[1]
-    paired = paired_difference(values, margin)
     assert paired.equivalent == paired.verdict.startswith("equivalent")
     if paired.equivalent:
         assert max(lower, upper) <= 0.025 + 1e-9
@@ -105,17 +100,13 @@ def test_an_interval_is_never_without_width_and_stays_within_0_and_1() -> None:
 FINALS = {"judge": (0.90, 0.88, 0.91), "hand": (0.91, 0.88, 0.90)}
 
 
-@pytest.fixture
-def comparison(tmp_path: Path) -> Comparison:
+def test_a_comparison_has_paired_differences_gaps_agreement_and_measures_and_so_have_its_files(tmp_path: Path) -> None:
     cells = [
         read_cell(arm, seed, made_run(tmp_path / f"{arm}-{seed}", final=final, judged=arm == "judge"), None)
         for arm, finals in FINALS.items()
         for seed, final in enumerate(finals)
     ]
-    return compare_cells(cells, "desk", tmp_path / "report", margin=0.03, threshold=0.89)
-
-
-def test_a_comparison_has_paired_differences_gaps_agreement_and_measures_before_and_after(comparison) -> None:
+    comparison = compare_cells(cells, "desk", tmp_path / "report", margin=0.03, threshold=0.89)
     difference = comparison.paired["judge - hand"]
     assert (difference.seeds, difference.mean) == (3, pytest.approx(0.0))
     assert "(95 %: -0.02 to +0.02, 3 seeds)" in statement("judge - hand", difference)
@@ -128,9 +119,6 @@ def test_a_comparison_has_paired_differences_gaps_agreement_and_measures_before_
     assert (judge.alarms_text, hand.alarms_text) == ("score gap: 3 of 3 runs, first at step 2", "–")
     assert judge.runs[0].tau_judge_hand == {step: pytest.approx(-1) for step in (1, 2, 3)}
     assert all(tau > 0 for tau in judge.runs[0].tau_judge_truth.values())
-
-
-def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(comparison: Comparison) -> None:
     page = write_comparison(comparison)
     text = shown(page.read_text())
     assert "before training" in text
@@ -138,9 +126,8 @@ def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(compar
     with (page.parent / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 12
-    assert [float(row["heldout_success"]) for row in rows if row["reward"] == "hand" and row["step"] == "3"] == [
-        *FINALS["hand"]
-    ]
+    last = [float(row["heldout_success"]) for row in rows if row["reward"] == "hand" and row["step"] == "3"]
+    assert last == [*FINALS["hand"]]
     figures = json.loads((page.parent / "comparison.json").read_text())
     assert figures["paired"]["judge - hand"]["equivalent"] is True
 

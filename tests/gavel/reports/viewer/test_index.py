@@ -40,7 +40,7 @@ def found(index, **wanted):
     return [(entry["path"], entry["number"]) for entry in index.groups(GroupFilter(**wanted))[0]]
 
 
-def test_groups_are_found_by_place_status_and_words(index):
+def test_groups_are_found_by_place_status_and_words_and_come_back_whole(index, root):
     assert index.groups(GroupFilter())[1] == 4
     assert found(index, step="1", sort="oldest") == [(STEP_1, 0), (STEP_1, 1)]
     assert found(index, step="1", show="discordant") == [(STEP_1, 0)]
@@ -50,9 +50,6 @@ def test_groups_are_found_by_place_status_and_words(index):
     assert found(index, task="t1", step="1") == [(STEP_1, 0)]
     assert index.counts() == {RUN: 4}
     assert index.choices("step", RUN) == ["1", "2"]
-
-
-def test_a_group_comes_back_whole(index, root):
     for number, stored in enumerate(store(root, 1)):
         assert index.group(STEP_1, number).model_dump() == stored.model_dump()
     for path, number in [(STEP_1, 2), ("other", 0), ("../secret", 0)]:
@@ -112,6 +109,10 @@ def test_a_judged_file_of_json_lines_is_read_and_other_files_and_records_without
 
 
 def test_a_record_that_is_damaged_is_told_once_and_read_again_when_it_is_restored(index, root):
+
+    def flipped(content, at):
+        return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
+
     file = store(root, 3).path
     store(root, 3).extend(group(member(f"number {n}", 0.5, task=f"x{n}")) for n in range(3))
     whole = file.read_bytes()
@@ -131,10 +132,6 @@ def test_a_record_that_is_damaged_is_told_once_and_read_again_when_it_is_restore
     index.update()
     assert index.problems() == []
     assert index.counts() == {RUN: 7}
-
-
-def flipped(content, at):
-    return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
 
 
 def test_an_index_of_another_format_is_made_anew(root, tmp_path):
