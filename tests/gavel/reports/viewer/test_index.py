@@ -104,7 +104,7 @@ def test_a_judged_file_of_json_lines_is_read_and_other_files_and_records_without
     index.update()
     assert index.counts() == {RUN: 4, "judged.jsonl": 3}
     assert index.group("judged.jsonl", 2).trajectories[0].messages()[-1]["content"] == "line 2"
-    assert dict(index.problems()).keys() == {"bomb.jsonl.zst", "later.jsonl"}
+    assert dict(index.problems()).keys() == {"bomb.jsonl.zst", "judged.jsonl", "later.jsonl"}
     assert "999" in dict(index.problems())["later.jsonl"]
 
 
