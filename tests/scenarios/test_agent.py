@@ -415,6 +415,9 @@ def voter(vote: str) -> FunctionModel:
 
 
 async def test_the_turn_that_is_voted_for_is_carried_out_and_the_others_are_histories() -> None:
+    with pytest.raises(ScenarioError, match="nothing to choose"):
+        branching(returns_desk, 1)
+    assert find_scenario("branching:returns_desk").name == "returns_desk_branching"
     played = await rollout(voter("Number RIGHT"), branching(returns_desk), ORDERED, seed=1)
     assert (played.status, played.metrics["success"]) == ("finished", 1.0)
     names = [call["function"]["name"] for m in played.messages() for call in m.get("tool_calls") or ()]
@@ -436,9 +439,3 @@ async def test_a_vote_that_names_none_takes_the_first_and_is_counted(vote: str) 
     assert played.metrics[UNREADABLE_VOTES] == 1
     assert played.messages()[-1]["content"].startswith("No idea 0")
     assert played.metrics["success"] == 0.0
-
-
-def test_one_branch_is_none() -> None:
-    with pytest.raises(ScenarioError, match="nothing to choose"):
-        branching(returns_desk, 1)
-    assert find_scenario("branching:returns_desk").name == "returns_desk_branching"
