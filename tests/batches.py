@@ -50,6 +50,7 @@ class BatchService(FakeServer):
         self.batches: dict[str, Batch] = {}
         self.asked: Counter[str] = Counter()
         """Requests carried out, by custom_id."""
+        self.calls: list[str] = []
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         super().__init__()
@@ -65,6 +66,7 @@ class BatchService(FakeServer):
     def respond(self, call: Call) -> Answer:
         path = re.sub(r"^/(openai/v1|openai|v1)", "", call.path)
         with self._lock:
+            self.calls.append(f"{call.method} {path}")
             failure = next((each for each in self.failures if each[0] == f"{call.method} {path}"), None)
             if failure:
                 self.failures.remove(failure)
