@@ -53,10 +53,13 @@ def test_a_dry_run_says_what_would_be_imitated_and_trains_nothing(
 
 
 def test_a_file_without_anyone_to_imitate_is_refused_with_a_remedy(judged: Path) -> None:
-    for rewards, above, remedy in (([None, None], "0", "gavel score"), ([0.5, 0.25], "0.5", "lower --above")):
-        error = RUNNER.invoke(app, [str(write(judged, rewards)), "--dry-run", "--above", above]).exception
+    for rewards, options, problem, remedy in (
+        ([None, None], [], "no trajectory of the file has a score", "gavel score"),
+        ([0.5, 0.25], ["--above", "0.5"], "no score of the file is above 0.5", "lower --above"),
+    ):
+        error = RUNNER.invoke(app, [str(write(judged, rewards)), "--dry-run", *options]).exception
         assert isinstance(error, GavelError)
-        assert remedy in error.remedy
+        assert (problem in error.message, remedy in error.remedy) == (True, True)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from gavel import prompts
 from gavel.base.errors import GavelError
 from gavel.cli.judge import app, print_report, report
+from gavel.judge.errors import JudgeError
 from gavel.judge.prompt import call_prompt
 from gavel.judge.prompt.canonical_group import TextEvent
 from gavel.judge.prompt.fenced_transcript import read_transcripts
@@ -42,9 +43,9 @@ def judge(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def error(*arguments: str) -> str:
+def error(*arguments: str, kind: type[GavelError] = GavelError) -> str:
     result = judge(*arguments)
-    assert isinstance(result.exception, GavelError), result
+    assert isinstance(result.exception, kind), result
     return result.exception.message
 
 
@@ -146,7 +147,7 @@ def test_what_cannot_be_put_to_the_test_is_told(
 
 def test_a_judge_that_is_down_is_an_error(model: Endpoint, golden: list[str]):
     model.script = [fails(401, "bad key")]
-    assert "bad key" in error(*golden)
+    assert "bad key" in error(*golden, kind=JudgeError)
 
 
 def test_the_shipped_set_and_the_place_among_the_runs_are_the_defaults(tmp_path: Path):

@@ -130,7 +130,7 @@ def test_a_rubric_that_is_not_there_has_a_slip_or_no_rule_to_check_is_an_error(
 ):
     written(tmp_path / "slip.json", '{"criteria": [{"name": "kind" "text": "Is kind."}]}')
     rows, config = written(tmp_path / "rows.jsonl", GOOD, SILENT), JudgeConfig(models="stand-in", rubric=rubric)
-    with pytest.raises(GavelError, match=told):
+    with pytest.raises(JudgeError if "stand-in" in told else GavelError, match=told):
         score_and_print(rows, config, None, tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
 
