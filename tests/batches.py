@@ -44,8 +44,6 @@ class BatchService(FakeServer):
         """Of the requests of a batch that expires or is cancelled, those that were answered."""
         self.paused = False
         """Whether batches stay as they are."""
-        self.before_answer: Callable[[str, str], None] = lambda method, path: None
-        """Called with each request before it is answered, but after it was carried out."""
         self.failures: list[tuple[str, int]] = []
         """Answers the next request to a path with this status, without carrying it out."""
         self.files: dict[str, bytes] = {}
@@ -72,13 +70,10 @@ class BatchService(FakeServer):
             failure = next((each for each in self.failures if each[0] == f"{call.method} {path}"), None)
             if failure:
                 self.failures.remove(failure)
-                answer = _error(failure[1], "try later")
-            elif call.headers.get("authorization") != "Bearer none" and call.headers.get("api-key") != "none":
-                answer = _error(401, "Incorrect API key provided", "invalid_api_key")
-            else:
-                answer = self._route(call.method, path, call.query, call.headers.get("content-type", ""), call.body)
-        self.before_answer(call.method, path)
-        return answer
+                return _error(failure[1], "try later")
+            if call.headers.get("authorization") != "Bearer none" and call.headers.get("api-key") != "none":
+                return _error(401, "Incorrect API key provided", "invalid_api_key")
+            return self._route(call.method, path, call.query, call.headers.get("content-type", ""), call.body)
 
     def _route(self, method: str, path: str, query: dict[str, str], kind: str, body: bytes) -> Answer:
         match method, path.strip("/").split("/"):
@@ -105,15 +100,8 @@ class BatchService(FakeServer):
     def _file(self, content: bytes, purpose: str) -> Json:
         name = f"file-{next(self._numbers)}"
         self.files[name] = content
-        return {
-            "id": name,
-            "object": "file",
-            "bytes": len(content),
-            "created_at": int(time.time()),
-            "filename": "batch.jsonl",
-            "purpose": purpose,
-            "status": "processed",
-        }
+        about = {"id": name, "object": "file", "filename": "batch.jsonl", "purpose": purpose, "status": "processed"}
+        return {**about, "bytes": len(content), "created_at": int(time.time())}
 
     def _create(self, wanted: Json) -> Answer:
         if wanted["input_file_id"] not in self.files:
@@ -121,18 +109,10 @@ class BatchService(FakeServer):
         assert wanted["endpoint"] in ("/v1/chat/completions", "/chat/completions")
         assert wanted["completion_window"] == "24h"
         name = f"batch_{len(self.batches) + 1}"
-        none = ("errors", "output_file_id", "error_file_id", "in_progress_at", "finalizing_at", "completed_at")
-        body = {
-            "id": name,
-            "object": "batch",
-            "status": "validating",
-            "created_at": int(time.time()),
-            "expires_at": int(time.time()) + 86400,
-            "request_counts": {"total": 0, "completed": 0, "failed": 0},
-            "metadata": None,
-            **dict.fromkeys(none),
-            **wanted,
-        }
+        none = ["errors", "output_file_id", "error_file_id", "in_progress_at", "finalizing_at", "completed_at"]
+        now, counts = int(time.time()), {"total": 0, "completed": 0, "failed": 0}
+        about = {"id": name, "object": "batch", "status": "validating", "request_counts": counts}
+        body = {**about, "created_at": now, "expires_at": now + 86400, **dict.fromkeys([*none, "metadata"]), **wanted}
         self.batches[name] = Batch(body)
         return Answer(body)
 

@@ -96,23 +96,18 @@ class DecisionServer(FakeServer):
 def _openai(name: str, levels: list[str], probabilities: list[float] | None) -> dict[str, Any]:
     if probabilities is None:
         return {"type": "refusal", "name": name}
-    return {
-        "type": "score",
-        "name": name,
-        "score": sum(level * p for level, p in enumerate(probabilities)),
-        "confidence": max(probabilities),
-        "probabilities": [
-            {"value": value, "label": label, "probability": p}
-            for value, (label, p) in enumerate(zip(levels, probabilities, strict=False))
-        ],
-    }
+    shares = [
+        {"value": value, "label": label, "probability": p}
+        for value, (label, p) in enumerate(zip(levels, probabilities, strict=False))
+    ]
+    return {**_score(probabilities), "name": name, "probabilities": shares}
 
 
 def _systemone(levels: list[str], probabilities: list[float]) -> dict[str, Any]:
-    return {
-        "type": "score",
-        "score": sum(level * p for level, p in enumerate(probabilities)),
-        "confidence": max(probabilities),
-        "legend": {str(value): label for value, label in enumerate(levels)},
-        "probabilities": {str(value): p for value, p in enumerate(probabilities)},
-    }
+    legend, shares = ({str(value): each for value, each in enumerate(of)} for of in (levels, probabilities))
+    return {**_score(probabilities), "legend": legend, "probabilities": shares}
+
+
+def _score(probabilities: list[float]) -> dict[str, Any]:
+    expected = sum(level * p for level, p in enumerate(probabilities))
+    return {"type": "score", "score": expected, "confidence": max(probabilities)}

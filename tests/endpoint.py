@@ -37,28 +37,20 @@ def says(content: Any, usage: dict[str, int] | None = None, **message: Any) -> A
 
 def scores(*values: float) -> Step:
     """A good verdict: these scores in the order shown (the last one for all others)."""
-
-    def step(request: Request) -> Answer:
-        labels = labels_in(request)
-        filled = [*values, *([values[-1]] * len(labels))]
-        entries = [
-            {"trajectory_id": label, "explanation": f"about {label}", "score": score}
-            for label, score in zip(labels, filled, strict=False)
-        ]
-        return says(
-            json.dumps({"scores": entries}), {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-        )
-
-    return step
+    return lambda request: verdict(request, lambda _, position: values[min(position, len(values) - 1)], "about {}")
 
 
 def verdict(request: Request, score: Callable[[str, int], float], explanation: str = "counted") -> Answer:
-    """A verdict with the score of each attempt by its transcript and its position in the prompt."""
+    """A verdict with the score of each attempt by its transcript and its position in the prompt.
+
+    `explanation`: {} in it is the attempt's label.
+    """
     entries: list[dict[str, Any]] = []
     for position, label in enumerate(labels_in(request)):
         shown = request["messages"][1]["content"].partition(f"trajectory {label}\n")[2]
         attempt = re.split(r"^¦\w+ (?:trajectory|end)", shown, flags=re.MULTILINE)[0]
-        entries.append({"trajectory_id": label, "explanation": explanation, "score": score(attempt, position)})
+        said = {"trajectory_id": label, "explanation": explanation.format(label)}
+        entries.append(said | {"score": score(attempt, position)})
     return says(json.dumps({"scores": entries}), {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120})
 
 

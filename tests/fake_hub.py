@@ -67,16 +67,10 @@ class FakeHub(FakeServer):
             return Answer({"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
         match action:
             case "preupload":
-                files = [
-                    {
-                        "path": file["path"],
-                        "uploadMode": _mode(file["path"]),
-                        "shouldIgnore": False,
-                        "oid": _oid(file["path"], repository.files.get(file["path"])),
-                    }
-                    for file in call.json["files"]
-                ]
-                return Answer({"files": files})
+                paths = [file["path"] for file in call.json["files"]]
+                about = [(path, _mode(path), _oid(path, repository.files.get(path))) for path in paths]
+                keys = ("path", "uploadMode", "oid", "shouldIgnore")
+                return Answer({"files": [dict(zip(keys, (*each, False), strict=True)) for each in about]})
             case "info":
                 return self._batch(call.json)
             case "commit":
@@ -171,6 +165,5 @@ def _blob(content: bytes) -> str:
 
 def _entry(name: str, content: bytes) -> dict[str, object]:
     entry: dict[str, object] = {"type": "file", "path": name, "size": len(content), "oid": _blob(content)}
-    if _mode(name) == "lfs":
-        entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
-    return entry
+    lfs = {"oid": _oid(name, content), "size": len(content), "pointerSize": 130}
+    return entry | ({"lfs": lfs} if _mode(name) == "lfs" else {})

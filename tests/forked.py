@@ -79,14 +79,9 @@ def succeed(*arguments: str, cwd: Path, **environment: str) -> "CompletedProcess
     return done
 
 
-def start_script(path: Path, *arguments: str, cwd: Path) -> Running:
-    """`python PATH ARGUMENTS`, with none of the caller's settings in its environment."""
-    return Running([str(path), *arguments], cwd, _environment(), path)
-
-
 def script(path: Path, *arguments: str, cwd: Path) -> "CompletedProcess[str]":
-    """Runs `python PATH ARGUMENTS` to its end."""
-    return start_script(path, *arguments, cwd=cwd).end()
+    """Runs `python PATH ARGUMENTS` to its end, with none of the caller's settings in its environment."""
+    return Running([str(path), *arguments], cwd, _environment(), path).end()
 
 
 def _environment() -> dict[str, str]:

@@ -1,26 +1,17 @@
 """Which slow suites run before `make test`, and what happens when one fails, hangs or cannot be installed."""
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / ".ci"))
+import suites  # noqa: E402  # pyright: ignore[reportMissingImports]
+
 Git = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def suites() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ci_suites", ROOT / ".ci" / "suites.py")
-    assert spec
-    assert spec.loader
-    module = sys.modules["ci_suites"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -40,7 +31,7 @@ def commit(git: Git, folder: Path, path: str) -> None:
     git("commit", "--quiet", "-m", path)
 
 
-def three(suites: ModuleType, minutes: int) -> list:
+def three(minutes: int) -> list:
     return [suites.Suite(name, minutes, (f"{name}/",)) for name in ("a", "b", "c")]
 
 
@@ -49,12 +40,12 @@ def three(suites: ModuleType, minutes: int) -> list:
     [([], 0, "abc"), ([], 1, "bca"), (["c/x.py", "README.md"], 0, "cab"), (["a/x", "b/x"], 1, "bac"), (None, 1, "bca")],
 )
 def test_what_the_changes_touch_runs_first_and_the_others_take_turns(
-    suites: ModuleType, changed: list[str] | None, turn: int, first: str
+    changed: list[str] | None, turn: int, first: str
 ) -> None:
-    assert "".join(suite.name for suite, _ in suites.ordered(three(suites, 1), changed, turn)) == first
+    assert "".join(suite.name for suite, _ in suites.ordered(three(1), changed, turn)) == first
 
 
-def test_each_file_of_thorough_tests_is_run_by_a_suite(suites: ModuleType) -> None:
+def test_each_file_of_thorough_tests_is_run_by_a_suite() -> None:
     texts = [
         suite.tests + run["tests"] for suite in suites.table()[1] for run in suite.runs if suite.marker == "thorough"
     ]
@@ -67,7 +58,7 @@ def test_each_file_of_thorough_tests_is_run_by_a_suite(suites: ModuleType) -> No
 
 @pytest.mark.parametrize(("minutes", "slowness", "ran"), [(9, 1.0, "abc"), (7, 1.0, "ab"), (9, 2.0, "a")])
 def test_a_suite_starts_while_its_limit_is_left_and_a_failure_stops_none(
-    suites: ModuleType, monkeypatch: pytest.MonkeyPatch, minutes: int, slowness: float, ran: str
+    monkeypatch: pytest.MonkeyPatch, minutes: int, slowness: float, ran: str
 ) -> None:
     now, started = 1000.0, []
 
@@ -80,12 +71,12 @@ def test_a_suite_starts_while_its_limit_is_left_and_a_failure_stops_none(
 
     monkeypatch.setattr(suites.time, "monotonic", lambda: now)
     monkeypatch.setattr(suites, "run", run)
-    assert not suites.run_in_time([(suite, "its turn") for suite in three(suites, 3)], 60 * minutes, slowness=slowness)
+    assert not suites.run_in_time([(suite, "its turn") for suite in three(3)], 60 * minutes, slowness=slowness)
     assert "".join(started) == ran
 
 
 def test_the_base_is_the_last_tag_else_the_last_merge_else_the_oldest_of_thirty_commits(
-    suites: ModuleType, git: Git, tmp_path: Path
+    git: Git, tmp_path: Path
 ) -> None:
     assert (suites.changed_files(tmp_path), suites.commit_count(tmp_path)) == (None, 0)
     for number in range(33):
@@ -102,7 +93,7 @@ def test_the_base_is_the_last_tag_else_the_last_merge_else_the_oldest_of_thirty_
 
 
 @pytest.fixture
-def root(suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout whose Python is this one, with tests that pass and tests that fail."""
     monkeypatch.setattr(suites, "ROOT", tmp_path)
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
@@ -122,48 +113,36 @@ def no_make_above(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("root")
-@pytest.mark.parametrize(
-    ("tests", "passes", "said"),
-    [
-        (["good", "good"], True, "Suite s passed (make test-s)."),
-        (["bad", "good"], False, "Suite s FAILED (make test-s)."),
-    ],
-)
-def test_a_suite_passes_where_all_of_its_runs_do(
-    suites: ModuleType, capfd: pytest.CaptureFixture[str], tests: list[str], passes: bool, said: str
-) -> None:
-    runs = [{"tests": f"test_{name}.py"} for name in tests]
-    assert suites.run(suites.Suite("s", 1, runs=runs), 1) is passes
-    assert said in capfd.readouterr().err
+@pytest.mark.parametrize(("first", "said"), [("good", "passed"), ("bad", "FAILED")])
+def test_a_suite_passes_where_all_of_its_runs_do(capfd: pytest.CaptureFixture[str], first: str, said: str) -> None:
+    runs = [{"tests": f"test_{name}.py"} for name in (first, "good")]
+    assert suites.run(suites.Suite("s", 1, runs=runs), 1) is (first == "good")
+    assert f"Suite s {said} (make test-s)." in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("root")
-def test_a_suite_that_cannot_be_installed_is_skipped_aloud(
-    suites: ModuleType, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_suite_that_cannot_be_installed_is_skipped_aloud_and_one_that_hangs_is_killed_with_its_processes(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suites, "table", lambda: ({"e": {}}, []))
     monkeypatch.setattr(suites, "_environment_commands", lambda name: [["false", name]])
     assert suites.run(suites.Suite("s", 1, runs=[{"environment": "e", "tests": "test_bad.py"}]), 1)
     assert "SKIPPED: suite s" in capfd.readouterr().err
-
-
-@pytest.mark.usefixtures("root")
-def test_a_suite_that_hangs_is_killed_with_its_processes(suites: ModuleType) -> None:
     assert suites.test(suites.Suite("s", 1, runs=[{"tests": "test_endless.py"}]), seconds=2) is None
 
 
 def test_what_every_suite_needs_is_installed_before_the_first_one_starts(
-    suites: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (root / "Makefile").write_text(f"{suites.INSTALL}:\n\t@echo installed\nlint:\n\t@echo $@\n")
-    monkeypatch.setattr(suites, "table", lambda: ({}, three(suites, 1)))
+    monkeypatch.setattr(suites, "table", lambda: ({}, three(1)))
     monkeypatch.setattr(suites, "run", lambda suite, _: print(suite.name, flush=True) or True)
     assert suites.main([]) == 0
     made = capfd.readouterr().out.split()
     assert (made[:2], set(made[2:])) == (["installed", "lint"], {"a", "b", "c"})
 
 
-def test_the_table_names_tests_and_paths_that_exist_and_fits_the_time(suites: ModuleType) -> None:
+def test_the_table_names_tests_and_paths_that_exist_and_fits_the_time() -> None:
     environments, all_suites = suites.table()
     makefile = (ROOT / "Makefile").read_text()
     assert f"\nDEV := {suites.INSTALL}\n" in makefile

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import httpx
 import pytest
 import yaml
 
+from gavel.base.network import free_port
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.judge.service.http.app import create_app
@@ -150,9 +150,7 @@ async def test_nginx_takes_slow_clients_and_hands_on_what_the_service_says(tmp_p
     limits = ServiceLimits(body_seconds=0.3)
     judge = JudgeConfig(models="stand-in", rubric="- ends with a message to the customer")
     config = ServiceConfig(port=0, database=str(tmp_path / "service.sqlite"), judge=judge, limits=limits)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     async with served(config) as service:
         (tmp_path / "nginx.conf").write_text(
             ("user root;\n" if os.geteuid() == 0 else "")  # or nobody, who may not write to the folder

@@ -70,12 +70,7 @@ def test_an_editable_install_comes_before_a_folder_of_its_name_and_offers_nothin
     (tmp_path / "user" / "gavel").mkdir(parents=True)
     (tmp_path / "user" / "gavel" / "notes.txt").write_text("A folder of data.")
     script = f"import sys; sys.path.insert(1, {str(folder)!r}); import gavel; print(gavel.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path / "user",
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-    )
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    given = {"cwd": tmp_path / "user", "env": env, "timeout": HANG_SECONDS}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, **given)
     assert done.stdout.strip() == str(folder / "gavel" / "__init__.py"), done.stderr

@@ -1,4 +1,4 @@
-"""Tests that several processes run are told of as by one, and none is lost when a process dies."""
+"""Tests that several processes run are told of as by one, and none is lost when a process dies or a test hangs."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import script
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
@@ -66,7 +67,7 @@ def run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "pytest", *OPTIONS, *arguments, "."]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     given = {"cwd": directory, "env": environment, "timeout": HANG_SECONDS}
-    return subprocess.run(command, capture_output=True, text=True, check=False, **given)
+    return subprocess.run(command, capture_output=True, text=True, **given)
 
 
 def test_every_outcome_of_every_process_is_told_and_the_dead_one_is_named(tmp_path: Path) -> None:
@@ -93,3 +94,50 @@ def test_a_run_ends_at_the_first_failure_where_that_is_asked_and_well_where_all_
     done = run(tmp_path, "-k", "passes or (dies and not 1)")
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("3 passed, 5 deselected")
+
+
+HANGING_RUN = """
+import sys
+import pytest
+
+options = ["-q", "-p", "no:cacheprovider", "-p", "tests.conftest", "-c", sys.argv[1], "--rootdir", "."]
+sys.exit(pytest.main([*options, "test_hangs.py"]))
+"""
+HANGING = """
+import asyncio
+import threading
+import time
+
+import pytest
+
+
+@pytest.mark.timeout(0.5)
+async def test_a_task_that_cannot_be_cancelled():
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            pass
+
+
+@pytest.mark.timeout(0.5)
+def test_a_thread_that_does_not_end():
+    thread = threading.Thread(target=time.sleep, args=(600,), name="the one that sleeps", daemon=True)
+    thread.start()
+    thread.join()
+
+
+def test_that_comes_after():
+    pass
+"""
+
+
+def test_a_test_that_hangs_is_named_with_the_stacks_of_all_threads_and_ends_no_other(tmp_path):
+    (tmp_path / "test_hangs.py").write_text(HANGING)
+    (tmp_path / "run.py").write_text(HANGING_RUN)
+    run = script(tmp_path / "run.py", str(ROOT / "pyproject.toml"), cwd=tmp_path)
+    assert "FAILED test_hangs.py::test_a_task_that_cannot_be_cancelled" in run.stdout, run.stdout + run.stderr
+    assert "ERROR test_hangs.py::test_a_task_that_cannot_be_cancelled" in run.stdout  # its loop could not be closed
+    assert "FAILED test_hangs.py::test_a_thread_that_does_not_end" in run.stdout
+    assert "Stack of the one that sleeps" in run.stdout
+    assert run.stdout.splitlines()[-1].startswith("2 failed, 1 passed")

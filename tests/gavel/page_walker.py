@@ -25,9 +25,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-Language = str
 Mode = Literal["run", "skip", "background", "fails"]
 _FENCE = re.compile(r"^( *)```(\w*)(.*?)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"<!-- walk: (.*?) -->", re.DOTALL)
@@ -44,7 +43,7 @@ class WalkError(AssertionError):
 class Step:
     """A block of a page, and how it is walked."""
 
-    language: Language
+    language: str
     title: str | None
     text: str
     line: int
@@ -137,12 +136,11 @@ class Walk:
 
     def take(self, step: Step) -> bool:
         """Takes one step; returns whether something ran."""
+        output, self._output = self._output, None
         if step.title is None and step.language in ("text", ""):
-            if self._output is not None and step.mode == "run":
-                check_output(step.text, self._output)
-            self._output = None
+            if output is not None and step.mode == "run":
+                check_output(step.text, output)
             return False
-        self._output = None
         if step.title is not None:
             target = self.folder / step.title
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -164,25 +162,18 @@ class Walk:
         script.write_text(step.shown, encoding="utf-8")
         return [sys.executable, str(script)]
 
-    def _environment(self) -> dict[str, str]:
+    def _options(self) -> dict[str, Any]:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_", "WANDB_"))
         }
-        return {**clean, "PATH": path, "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
+        environment = {**clean, "PATH": path, "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
+        printed = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "text": True}
+        return {"cwd": self.folder, "env": environment, **printed}
 
     def _run(self, step: Step) -> str:
         try:
-            done = subprocess.run(
-                self._command(step),
-                cwd=self.folder,
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=SECONDS,
-            )
+            done = subprocess.run(self._command(step), stdout=subprocess.PIPE, timeout=SECONDS, **self._options())
         except subprocess.TimeoutExpired as error:
             raise WalkError(f"not done after {SECONDS:.0f} s; it printed: {error.output!r}") from error
         if (done.returncode != 0) != (step.mode == "fails"):
@@ -194,16 +185,7 @@ class Walk:
     def _start(self, step: Step) -> None:
         log = self.folder / f"background_{len(self._background)}.log"
         with log.open("w") as out:
-            process = subprocess.Popen(
-                self._command(step),
-                cwd=self.folder,
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
+            process = subprocess.Popen(self._command(step), stdout=out, start_new_session=True, **self._options())
         self._background.append(process)
         end = time.monotonic() + SECONDS
         while step.until not in log.read_text():

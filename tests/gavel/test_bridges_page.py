@@ -3,8 +3,6 @@
 import re
 import shlex
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,24 +18,17 @@ def run_commands(block: str, cwd: Path) -> None:
         succeed(*shlex.split(line)[1:], cwd=cwd)
 
 
-@contextmanager
-def served(command: str, cwd: Path) -> Iterator[str]:
-    """The address that a command of the page serves at, on a free port."""
-    server = start_gavel(*re.sub(r"--port \d+", "--port 0", command).split()[1:], cwd=cwd)
-    try:
-        server.wait_for("http://")
-        yield re.findall(r"http://[\d.:]+", server.stdout)[0]
-    finally:
-        server.send(signal.SIGTERM)
-        assert server.end().returncode == 0
-
-
 @pytest.mark.slow
 def test_the_section_on_agentgym_runs(tmp_path: Path) -> None:
     from_elsewhere, serve = blocks(PAGE, "bash", "AgentGym")
-    address = "http://127.0.0.1:36001"
-    with served(serve, tmp_path) as url:
-        run_commands(from_elsewhere.replace(address, url), tmp_path)
+    server = start_gavel(*re.sub(r"--port \d+", "--port 0", serve).split()[1:], cwd=tmp_path)
+    try:
+        server.wait_for("http://")
+        (url,) = re.findall(r"http://[\d.:]+", server.stdout)[:1]
+        run_commands(from_elsewhere.replace("http://127.0.0.1:36001", url), tmp_path)
+    finally:
+        server.send(signal.SIGTERM)
+        assert server.end().returncode == 0
 
 
 @pytest.mark.slow

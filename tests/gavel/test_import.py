@@ -18,15 +18,8 @@ PRINT_LOADED = f"import sys; print(*(name for name in {(*HEAVY, 'openai')!r} if 
 def run(directory: Path, script: str, name: str = "script.py") -> subprocess.CompletedProcess[str]:
     (directory / name).write_text(script)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    return subprocess.run(
-        [sys.executable, name],
-        cwd=directory,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
+    given = {"cwd": directory, "env": env, "timeout": HANG_SECONDS}
+    return subprocess.run([sys.executable, name], capture_output=True, text=True, check=False, **given)
 
 
 def test_importing_gavel_loads_nothing_heavy(tmp_path: Path):
@@ -49,10 +42,8 @@ def test_importing_gavel_loads_nothing_heavy(tmp_path: Path):
 def test_a_command_without_a_model_loads_nothing_heavy(tmp_path: Path, command: list[str]):
     rows = [{"prompt": "q", "completion": text} for text in ("a", "b")]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    call = f"import sys\nfrom gavel.cli import main\nsys.argv = ['gavel', *{command!r}]\n"
-    done = run(
-        tmp_path, f"{call}try:\n    main()\nexcept SystemExit as ended:\n    assert not ended.code\n{PRINT_LOADED}"
-    )
+    call = f"import sys\nfrom gavel.cli import main\nsys.argv = ['gavel', *{command!r}]\ntry:\n    main()\n"
+    done = run(tmp_path, f"{call}except SystemExit as ended:\n    assert not ended.code\n{PRINT_LOADED}")
     assert done.returncode == 0, done.stderr
     assert not set(done.stdout.splitlines()[-1].split()) & set(HEAVY)
 
@@ -82,26 +73,19 @@ THEIRS = "raise RuntimeError('a module of the user was imported in place of one 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["script.py", "judge.py"])
-def test_a_users_own_names_harm_nothing(tmp_path: Path, script: str):
-    (tmp_path / "trainer.py").write_text(THEIRS)
-    (tmp_path / "scenarios").mkdir()
-    (tmp_path / "prompts").mkdir()
-    (tmp_path / "prompts" / "__init__.py").write_text(THEIRS)
-    done = run(tmp_path, USE_EVERY_PART, script)
-    assert done.stdout == "done\n", done.stderr
-
-
-@pytest.mark.slow
-def test_a_scenario_files_own_import_finds_the_users_module(tmp_path: Path):
+def test_a_users_own_names_harm_nothing_and_a_scenario_files_own_import_finds_them(tmp_path: Path, script: str):
+    here = tmp_path / "here"
+    (here / "scenarios").mkdir(parents=True)
+    (here / "prompts").mkdir()
+    for name in ("trainer.py", "prompts/__init__.py"):
+        (here / name).write_text(THEIRS)
     (tmp_path / "prompts.py").write_text("SYSTEM = 'You are polite.'")
     (tmp_path / "mine.py").write_text(
         "import gavel\nfrom prompts import SYSTEM\n"
         "mine = gavel.Scenario(name='mine', system=SYSTEM, tasks=[gavel.Task(user=str(n)) for n in range(5)])\n"
     )
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    done = run(elsewhere, f"import gavel; print(gavel.find_scenario({str(tmp_path / 'mine.py')!r}).system)")
-    assert done.stdout == "You are polite.\n", done.stderr
+    done = run(here, f"{USE_EVERY_PART}print(gavel.find_scenario({str(tmp_path / 'mine.py')!r}).system)", script)
+    assert done.stdout == "done\nYou are polite.\n", done.stderr
 
 
 @pytest.mark.slow

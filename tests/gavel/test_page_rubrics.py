@@ -4,95 +4,45 @@ Scenarios and rubrics are taken from the pages, the examples, the scaffold and t
 """
 
 import asyncio
-import importlib
 import itertools
-import json
+import math
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import gavel
 from gavel.judge.offline.stand_in import check_readable
 from gavel.judge.rubric import Rubric
-from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.scenario import shipped_scenarios
 from gavel.scenarios.scripted_agent import played_by, players_of
 from tests.gavel.page_walker import steps
+from tests.scenarios.scripts import Step, scripted
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
-Plan = Sequence[tuple[str, Mapping[str, Any]] | str]
-"""Tool calls, and words that end the attempt."""
 
 
-def playing(plan: Plan) -> FunctionModel:
-    async def turn(request: ChatRequest) -> dict[str, Any]:
-        done = sum(message["role"] == "assistant" for message in request.messages)
-        step = plan[done] if done < len(plan) else ""
-        if isinstance(step, str):
-            return {"content": step}
-        function = {"name": step[0], "arguments": json.dumps(step[1])}
-        return {"tool_calls": [{"id": f"c{done}", "type": "function", "function": function}]}
-
-    return FunctionModel("script", turn)
-
-
-async def episode(scenario: gavel.Scenario, task: gavel.Task, plan: Plan) -> gavel.Trajectory:
-    return await gavel.rollout(playing(plan), scenario, task)
-
-
-async def prefers_right(rubric: str | None, right: Sequence[gavel.Trajectory], wrong: Sequence[gavel.Trajectory]):
-    """In each pair, and in one group of all of them."""
-    judge = gavel.Judge("stand-in", rubric=rubric, orders=1)
-    pairs = [[*pair] for pair in itertools.product(right, wrong)]
-    for good, bad in [(await judge.score(gavel.TrajectoryGroup(pair))).trajectories for pair in pairs]:
-        assert good.judgement is not None
-        assert bad.judgement is not None
-        told = f"{good.judgement.explanation or good.judgement.reason}\n{bad.judgement.explanation}"
-        assert good.reward is not None, told
-        assert bad.reward is not None, told
-        assert good.reward > bad.reward, told
-
-
-def module_of(tmp_path: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    (tmp_path / f"{name}.py").write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    module = importlib.import_module(name)
-    monkeypatch.delitem(sys.modules, name)
-    return module
-
-
-def block(page: Path, title: str) -> str:
-    return next(step.text for step in steps(page) if step.title == title)
-
-
-def source(page: Path) -> str:
-    return page.read_text()
-
-
-def rubrics(text: str) -> list[str]:
-    return [eval(found) for found in re.findall(r'^RUBRIC = ("""(?:.|\n)*?"""|".*")$', text, re.MULTILINE)]
+def texts(page: Path) -> list[str]:
+    """The blocks of a page, or a program."""
+    return [step.text for step in steps(page)] or [page.read_text()]
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", TUTORIALS / "own-scenario.md", ROOT / "examples" / "returns.py"])
-async def test_returns(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = [step.text for step in steps(page)] if page.suffix == ".md" else [source(page)]
-    text = next(text for text in shown if "returns = gavel.Scenario(" in text)
-    scenario = module_of(tmp_path, "returns_of_a_page", text, monkeypatch).returns
+async def test_returns(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "page.py").write_text(next(text for text in texts(page) if "returns = gavel.Scenario(" in text))
+    scenario = gavel.find_scenario(f"{tmp_path}/page.py:returns")
     tasks = {int(re.findall(r"\d+", str(task.user))[0]): task for task in scenario.tasks()}
     check_readable(Rubric.of(scenario.rubric), [task.truth for task in tasks.values()], declared=scenario.tool_names)
+    judge = gavel.Judge("stand-in", rubric=scenario.rubric, orders=1)
     for number in itertools.islice(tasks, 0, None, 9):
         this, other = {"order_id": str(number)}, {"order_id": str(number + 25)}
         look, pay = ("look_up_order", this), ("refund", this)
         paid, kept = "Your refund is on its way.", "It was bought more than 30 days ago, so I cannot pay it back."
         due = number % 61 <= 30
-        right: list[Plan] = [[look, pay, paid]] if due else [[look, kept]]
-        wrong: list[Plan] = [
+        right: list[Step] = [look, pay, paid] if due else [look, kept]
+        wrong: list[list[Step]] = [
             [look, kept] if due else [look, pay, paid],
             [pay, paid],
             [pay, look, paid],
@@ -103,8 +53,11 @@ async def test_returns(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             [look, paid],
             [look],
         ]
-        played = [[await episode(scenario, tasks[number], plan) for plan in plans] for plans in (right, wrong)]
-        await prefers_right(scenario.rubric, *played)
+        good, *others = [await gavel.rollout(scripted(*plan, ""), scenario, tasks[number]) for plan in [right, *wrong]]
+        for bad in others:
+            judged = await judge.score(gavel.TrajectoryGroup([good, bad]))
+            high, low = (each.reward for each in judged)
+            assert (high or 0.0) > (math.inf if low is None else low), [each.judgement for each in judged]
 
 
 @pytest.mark.parametrize("name", [name for name in shipped_scenarios() if players_of(name)])
@@ -143,9 +96,10 @@ def of_pages() -> Iterator[tuple[str, str]]:
     pages = [ROOT / "examples" / "only_judge.py", ROOT / "examples" / "own_rollout.py"]
     pages += [ROOT / "docs" / "art.md", TUTORIALS / "agent-framework.md"]
     for page in pages:
-        (rubric,) = rubrics(page.read_text())
-        yield page.stem, rubric
-    yield "rubric.txt", block(TUTORIALS / "judge-your-logs.md", "rubric.txt")
+        (rubric,) = re.findall(r'^RUBRIC = ("""(?:.|\n)*?"""|".*")$', page.read_text(), re.MULTILINE)
+        yield page.stem, eval(rubric)
+    (text,) = [step.text for step in steps(TUTORIALS / "judge-your-logs.md") if step.title == "rubric.txt"]
+    yield "rubric.txt", text
     demonstrations = (TUTORIALS / "demonstrations.md").read_text()
     for found in re.findall(r"(?:rubric=|rubric = |desk = |--rubric )[\"'](- .+?)[\"']", demonstrations):
         yield "demonstrations", found

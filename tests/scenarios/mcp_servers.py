@@ -1,6 +1,6 @@
 """MCP servers over standard input and output that behave as their first argument says, in the standard library alone.
 
-    python mcp_servers.py good|silent|exits|chatty|slow|dies|garbage|odd|bare
+    python mcp_servers.py good|silent|exits|chatty|slow|dies|odd|bare
 
 They speak the protocol's version 2025-06-18 with its handshake.
 """
@@ -87,8 +87,8 @@ def main() -> None:
         message = json.loads(line)
         if "id" not in message:
             continue
-        if KIND in ("chatty", "garbage"):
-            print("Listening on stdio …" if KIND == "chatty" else '{"jsonrpc": "2.0", "id": 99999, "result": {}}')
+        if KIND == "chatty":
+            print("Listening on stdio …")
         result = answer(message)
         reply: dict = {"jsonrpc": "2.0", "id": message["id"]}
         reply |= {"error": {"code": -32601, "message": "Method not found"}} if result is None else {"result": result}

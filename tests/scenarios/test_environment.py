@@ -1,8 +1,12 @@
-"""Worlds with a state: one for each episode, always closed, and what they do wrong stays within their episode."""
+"""Worlds with a state: one for each episode, always closed, and what they do wrong stays within their episode, also
+where their code swallows its cancellation."""
 
 import asyncio
+import contextlib
 import functools
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -10,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gavel.llm.types import Message
+from gavel.scenarios import deadline
 from gavel.scenarios import environment as environments
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.environment import not_a_tool, tools_of
@@ -22,7 +27,10 @@ from gavel.scenarios.trajectory import Trajectory
 from tests.limits import HANG_SECONDS
 from tests.scenarios.scripts import scripted
 
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
 TASK = Task(user="Fill the box.", data={"wanted": 3})
+FILLED = scripted(("put", {"amount": 3}), "Done.")
 
 
 class Box:
@@ -148,8 +156,7 @@ async def _hangs(*_: object) -> None:
 
 
 async def _quits(*_: object) -> None:
-    if (task := asyncio.current_task()) is not None:
-        task.cancel()
+    asyncio.current_task().cancel()  # type: ignore[union-attr]
     await asyncio.sleep(0)
 
 
@@ -167,7 +174,7 @@ async def test_a_world_that_fails_costs_its_own_episode(method: str, how: Callab
     Box.made.clear()
     failed, well = await asyncio.gather(
         play(scripted("Done."), type("Broken", (Box,), {method: how}), call_seconds=0.05),
-        play(scripted(("put", {"amount": 3}), "Done.")),
+        play(FILLED),
     )
     assert failed.status == "failed"
     assert reason in (failed.status_reason or "")
@@ -211,7 +218,7 @@ async def test_an_episode_that_takes_too_long_is_truncated_and_measured(limit: d
 @pytest.mark.parametrize("how", [_raising(OSError()), _hangs])
 async def test_a_world_that_cannot_be_closed_is_told_in_the_logs(how: Callable[[], Any], monkeypatch: Any):
     monkeypatch.setattr(environments, "CLOSE_SECONDS", 0.05)
-    episode = await play(scripted(("put", {"amount": 3}), "Done."), type("Broken", (Box,), {"close": how}))
+    episode = await play(FILLED, type("Broken", (Box,), {"close": how}))
     assert (episode.status, episode.metrics["success"]) == ("finished", 1)
     assert episode.logs[0].startswith("the environment was not closed: close")
 
@@ -234,24 +241,17 @@ async def test_tools_stand_beside_those_of_the_world_and_two_of_a_name_are_told(
     def weigh(what: str) -> int:
         return 5
 
-    def put(amount: int) -> int:
-        return amount
-
     episode = await play(scripted(("weigh", {"what": "box"}), "Done."), tools=[weigh])
     assert episode.messages()[2]["content"] == "5"
-    twice = await play(scripted("Done."), tools=[put])
+    twice = await play(scripted("Done."), tools=[Box.size])
     assert twice.status == "failed"
-    assert "two tools are called put" in (twice.status_reason or "")
-
-
-_CIRCLE: list[Any] = []
-_CIRCLE.append(_CIRCLE)
+    assert "two tools are called size" in (twice.status_reason or "")
 
 
 @pytest.mark.parametrize(
     ("method", "value"),
     [
-        ("reset", _CIRCLE),
+        ("reset", CIRCLE),
         ("observe", object()),
         ("observe", b"a picture"),
         ("success", float("nan")),
@@ -267,14 +267,13 @@ async def test_what_cannot_be_shown_or_counted_fails_the_episode(method: str, va
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 async def test_whatever_a_tool_raises_is_a_tool_error(error: BaseException):
-    class Bad:
-        def put(self) -> None:
-            """Put something in."""
+    class Bad(Box):
+        def seal(self) -> Any:
+            """Seal the box."""
             raise error
 
-    episode = await play(scripted(("put", {}), "Done."), Bad)
-    assert episode.status == "finished"
-    assert episode.metrics["tool_errors"] == 1
+    episode = await play(scripted(("seal", {}), "Done."), Bad)
+    assert (episode.status, episode.metrics["tool_errors"]) == ("finished", 1)
 
 
 class Cabinet(Box):
@@ -359,3 +358,88 @@ async def test_a_plain_world_that_hangs_costs_its_own_episode_alone():
     assert "was not run" in stuck.messages()[4]["content"]
     assert threading.get_ident() not in threads
     assert len(set(threads)) == 8  # made, reset and used in one thread for each
+
+
+@pytest.mark.parametrize("method", ["reset", "observe", "close"])
+@pytest.mark.parametrize("limits", [{"call_seconds": 0.01}, {"max_seconds": 0.3, "call_seconds": 0.6}])
+async def test_a_world_that_swallows_its_cancellation_costs_its_own_episode_alone(
+    method: str, limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadline, "GRACE_SECONDS", 0.05)
+    freed = asyncio.Event()
+
+    async def goes_on(self: object, *given: object) -> str:
+        while not freed.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await freed.wait()
+        return "an answer"
+
+    world = type("World", (), {method: goes_on})
+    trajectory = await play(scripted("I am done."), world, max_turns=1, **limits)
+    assert trajectory.status == "failed"
+    assert "went on when it was cancelled" in str(trajectory.status_reason)
+    freed.set()
+
+
+STUBBORN = """
+import asyncio, contextlib, gavel
+from gavel.scenarios import deadline
+
+deadline.GRACE_SECONDS = 0.1
+DONE = gavel.Trajectory(messages_and_choices=[{"role": "user", "content": "x"}])
+
+async def done():
+    return DONE
+
+async def never():
+    while True:
+        try:
+            await asyncio.sleep(0.05)
+        except:
+            pass
+
+async def raises_later():
+    for _ in range(4):
+        try:
+            await asyncio.sleep(0.3)
+        except asyncio.CancelledError:
+            pass
+    raise ValueError("too late")
+
+async def main(cancelled):
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(cancelled, 0.1)
+    members = [done(), never(), raises_later()]
+    group = gavel.TrajectoryGroup(members)
+    (group,) = await gavel.gather_trajectory_groups([group], rollout_seconds=0.1, max_exceptions=9, progress=False)
+    await asyncio.sleep(1)
+    print(len(group), *(error.type for error in group.exceptions))
+
+async def rollout(model, task):
+    await never()
+
+stuck = gavel.Scenario("stuck", rollout=rollout, tasks=[gavel.Task(user="x")], held_out=0)
+
+async def in_a_command(member):
+    asyncio.create_task(member)
+    await asyncio.sleep(0.01)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("asyncio.run(main(gavel.gather_trajectories([never()], progress=False)))", "never"),
+        ("asyncio.run(main(gavel.TrajectoryGroup([never()])))", "never"),
+        ("asyncio.run(main(gavel.rollout(None, stuck, stuck.tasks()[0])))", "rollout of the scenario stuck"),
+        ("from gavel.cli.interrupts import run_to_end\nrun_to_end(in_a_command(never()))", "never"),
+    ],
+)
+def test_what_swallows_its_cancellation_keeps_no_process_or_command_and_is_named(code: str, named: str) -> None:
+    command = [sys.executable, "-c", STUBBORN + code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert done.stdout == ("" if "in_a_command" in code else "1 StuckError StuckError\n")
+    (warning,) = done.stderr.splitlines()  # those that had a deadline are told by their errors
+    assert f"{named} went on when it was cancelled" in warning
+    assert done.returncode == 0

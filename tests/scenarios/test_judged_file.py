@@ -76,41 +76,29 @@ def test_a_line_that_a_kill_left_unfinished_is_judged_again_at_any_byte(tmp_path
         cut.close()
 
 
-def test_what_the_judge_failed_on_is_judged_again(tmp_path: Path):
-    path, groups = tmp_path / "judged.jsonl", inputs()
-    file, _ = opened(path, groups)
-    file.append(0, judge(groups[0], status="unscored", lost_orders=2))
-    file.append(1, judge(groups[1], status="partial", lost_orders=1))
-    file.append(2, judge(groups[2], status="degenerate", calls=0))
-    file.append(3, judge(groups[3], lost_orders=1))
-    file.finish()
-    _, done = opened(path, groups)
-    assert sorted(done) == [2]
-
-
-def test_groups_with_the_same_content_are_told_apart_by_number(tmp_path: Path):
-    path, groups = tmp_path / "judged.jsonl", [*inputs(1), *inputs(1), *inputs(2)]
-    file, _ = opened(path, groups)
-    for index, group in enumerate(groups[:2]):
-        file.append(index, judge(group))
-    file.close()
-    assert sorted(opened(path, groups)[1]) == [0, 1]
-
-
 @pytest.mark.parametrize(
-    ("content", "problem"),
+    ("groups", "judged", "done"),
     [
-        ("hello", "holds no judged group"),
-        ("hello\n", "holds no judged group"),
-        ('{"messages": []}\n', "holds groups that are not judged|holds no judged group"),
-        ("\n", "holds no judged group"),
+        (inputs(), [("unscored", 2, 2), ("partial", 2, 1), ("degenerate", 0, 0), ("scored", 2, 1)], [2]),
+        ([*inputs(1), *inputs(1), *inputs(2)], [("scored", 2, 0)] * 2, [0, 1]),
     ],
 )
+def test_what_the_judge_failed_on_is_judged_again_and_equal_groups_are_told_apart_by_number(
+    tmp_path: Path, groups: list[TrajectoryGroup], judged: list[tuple[str, int, int]], done: list[int]
+):
+    file, _ = opened(tmp_path / "judged.jsonl", groups)
+    for index, (status, calls, lost) in enumerate(judged):
+        file.append(index, judge(groups[index], status=status, calls=calls, lost_orders=lost))
+    file.close()
+    assert sorted(opened(tmp_path / "judged.jsonl", groups)[1]) == done
+
+
+@pytest.mark.parametrize("content", ["hello", "hello\n", '{"messages": []}\n', "\n"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path, content: str, problem: str, name: str):
-    path = tmp_path / name
+def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path, content: str, name: str):
+    path, problem = tmp_path / name, "holds no judged group"
     path.write_text(content)
-    with pytest.raises(JudgedFileError, match=problem) as caught:
+    with pytest.raises(JudgedFileError, match=f"{problem}|not judged" if "messages" in content else problem) as caught:
         opened(path, inputs())
     assert "--fresh" in caught.value.remedy
     assert path.read_text() == content
@@ -120,43 +108,30 @@ def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path, content: 
 
 
 @pytest.mark.parametrize(
-    ("settings", "problem"),
+    ("judged", "problem"),
     [
-        ({"orders": [4], "rubric": "a"}, r"orders = \[4\], not \[2\]\."),
-        ({"orders": [4], "rubric": "b"}, r"orders = \[4\], not \[2\] \(and rubric\)"),
-        ({}, "orders = null"),
+        (judge(inputs()[0], {"orders": [4], "rubric": "a"}), r"orders = \[4\], not \[2\]\."),
+        (judge(inputs()[0], {"orders": [4], "rubric": "b"}), r"orders = \[4\], not \[2\] \(and rubric\)"),
+        (judge(inputs()[0], {}), "orders = null"),
+        (judge(saying("something", "else")), "groups that the input does not have"),
     ],
 )
-def test_other_settings_are_refused_by_name(tmp_path: Path, settings: dict[str, Any], problem: str):
-    path, groups = tmp_path / "judged.jsonl", inputs()
-    file, _ = opened(path, groups)
-    file.append(0, judge(groups[0], settings))
+def test_judgements_with_other_settings_or_of_other_groups_are_refused(tmp_path: Path, judged: Any, problem: str):
+    file, _ = opened(tmp_path / "judged.jsonl", inputs())
+    file.append(0, judged)
     file.close()
     with pytest.raises(JudgedFileError, match=problem):
-        opened(path, groups)
+        opened(tmp_path / "judged.jsonl", inputs())
 
 
-def test_judgements_of_other_groups_are_refused(tmp_path: Path):
-    path = tmp_path / "judged.jsonl"
-    file, _ = opened(path, inputs())
-    file.append(0, judge(saying("something", "else")))
-    file.close()
-    with pytest.raises(JudgedFileError, match="groups that the input does not have"):
-        opened(path, inputs())
-
-
-def test_two_runs_do_not_write_one_file(tmp_path: Path):
-    path = tmp_path / "judged.jsonl"
-    first, _ = opened(path, inputs())
-    with pytest.raises(JudgedFileError, match="being written by another"):
-        opened(path, inputs())
-    first.close()
-    assert not path.exists()  # nothing was judged
-
-
-def test_a_link_is_followed_not_replaced(tmp_path: Path):
+def test_two_runs_do_not_write_one_file_and_a_link_is_followed_not_replaced(tmp_path: Path):
     target, link = tmp_path / "real.jsonl", tmp_path / "link.jsonl"
     link.symlink_to(target)
+    first, _ = opened(link, inputs(1))
+    with pytest.raises(JudgedFileError, match="being written by another"):
+        opened(target, inputs(1))
+    first.close()
+    assert not target.exists()  # nothing was judged
     file, _ = opened(link, inputs(1))
     file.append(0, judge(inputs(1)[0]))
     file.finish()
@@ -193,22 +168,15 @@ def test_a_suffix_of_another_format_is_refused_with_those_that_are_written(tmp_p
     assert ".jsonl, .jsonl.zst, .parquet or .csv" in error.value.remedy
 
 
-RULES = "- calls get_order before refund"
-
-
-async def judged() -> list[TrajectoryGroup]:
-    judge = Judge("stand-in", rubric=RULES)
-    attempts = TrajectoryGroup([desk("refund", reward=0.25), desk("get_order", "refund")], metadata={"task": 'a,\n"b"'})
-    odd = saying("\ud800 lone", "=1+1;\x00 two", metadata={"list": [1, None]})
-    nobody = TrajectoryGroup(exceptions=[RolloutError(type="E", message="m")])
-    return [await judge.score(attempts), nobody, await judge.score(odd)]
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 async def test_a_table_gives_back_the_very_groups(tmp_path: Path, suffix: str):
     if suffix == ".parquet":
         pytest.importorskip("pyarrow")
-    groups, path = await judged(), tmp_path / f"judged{suffix}"
+    judge, path = Judge("stand-in", rubric="- calls get_order before refund"), tmp_path / f"judged{suffix}"
+    attempts = TrajectoryGroup([desk("refund", reward=0.25), desk("get_order", "refund")], metadata={"task": 'a,\n"b"'})
+    odd = saying("\ud800 lone", "=1+1;\x00 two", metadata={"list": [1, None]})
+    nobody = TrajectoryGroup(exceptions=[RolloutError(type="E", message="m")])
+    groups = [await judge.score(attempts), nobody, await judge.score(odd)]
     write_table(path, groups, suffix)
     assert read_file(path).groups == groups
     assert read_file(path).summary == "reads as: Gavel's judged table, 5 rows in 3 groups"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gavel.base.errors import GavelError
+from gavel.base.network import free_port
 from gavel.scenarios.environment import ToolWorld
 from gavel.scenarios.mcp import McpError, mcp
 from gavel.scenarios.rollout import rollout
@@ -57,9 +58,7 @@ def test_a_command_is_split_as_a_shell_would_and_an_address_that_is_none_is_refu
 def served(path: Path) -> Generator[str]:
     script = path / "server.py"
     script.write_text(_SERVER)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with subprocess.Popen([sys.executable, str(script), str(port)]) as process:
         while process.poll() is None:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
@@ -80,10 +79,9 @@ async def test_a_server_over_http_is_used_and_its_end_is_told(tmp_path):
             async with mcp(url.replace("/mcp", "/nothing")).session():
                 pass
         async with mcp(url).session() as session:
-            with pytest.raises(McpError, match="is lost"):
-                await session.call("die", "")
-            with pytest.raises(McpError, match="is lost"):
-                await session.call("price", '{"item": "lamp"}')
+            for name, arguments in (("die", ""), ("price", '{"item": "lamp"}')):
+                with pytest.raises(McpError, match="is lost"):
+                    await session.call(name, arguments)
 
 
 SERVERS = Path(__file__).with_name("mcp_servers.py")
@@ -95,11 +93,14 @@ def server(kind: str, **options):
 
 async def test_an_agent_is_shown_the_tools_under_names_of_their_own_and_gets_their_results(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    async with server("good", env={"SHOP": "here"}).session() as session:
+    async with server("good", only=["add"]).session() as session:
+        assert [each["function"]["name"] for each in session.schemas] == ["add"]
+    async with server("good", env={"SHOP": "here"}, without=["refuse", "pid"]).session() as session:
 
         async def said(name: str, arguments: str = "") -> str:
             return (await session.call(name, arguments)).content
 
+        assert len(session.schemas) == 6
         add, first, second, *_ = (each["function"] for each in session.schemas)
         assert add["description"] == "Add to the count."
         assert add["parameters"]["properties"] == {"amount": {"type": "integer"}}
@@ -133,13 +134,6 @@ async def test_a_bad_call_is_a_tool_error_and_a_slow_server_is_ended(kind: str, 
     assert time.monotonic() - started < 25
 
 
-async def test_only_chosen_tools_are_shown():
-    async with server("good", only=["add"]).session() as session:
-        assert [each["function"]["name"] for each in session.schemas] == ["add"]
-    async with server("chatty", without=["refuse", "pid"]).session() as session:
-        assert len(session.schemas) == 6
-
-
 @pytest.mark.parametrize("command", [["no-such-command-anywhere"], ["/"], [sys.executable, "-c", "print('hello')"]])
 async def test_a_server_that_cannot_be_started_is_told(command: list[str]):
     with pytest.raises(McpError, match=r"cannot be used(.|\n)*Start it by hand"):
@@ -158,6 +152,7 @@ async def test_a_cancelled_episode_leaves_no_server_behind():
 
 
 COUNT = Task(user="Count.")
+LISTED = ["echo", "fall", "wait", "lose"]
 
 
 def weigh(what: str) -> int:
@@ -200,12 +195,9 @@ async def test_a_server_that_fails_costs_its_own_episode(kind: str, options: dic
 class Listed(ToolWorld):
     """A world whose server lists its tools."""
 
-    async def reset(self, task: Task) -> str:
-        self.schemas = [
-            {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}
-            for name in ("echo", "fall", "wait", "lose")
-        ]
-        return "Welcome."
+    async def reset(self, task: Task) -> None:
+        about = {"description": "", "parameters": {"type": "object"}}
+        self.schemas = [{"type": "function", "function": {"name": name, **about}} for name in LISTED]
 
     async def call(self, name: str, arguments: str) -> ToolResult:
         """Has a docstring, and is no tool."""
@@ -223,7 +215,7 @@ async def test_a_world_may_list_its_tools_once_it_is_reset():
     steps = ("echo", {"a": 1}), ("fall", {}), ("wait", {}), ("call", {}), ("lose", {})
     scenario = Scenario("listed", environment=Listed, tasks=[COUNT], held_out=0, call_seconds=0.05)
     episode = await rollout(scripted(*steps), scenario, COUNT)
-    assert [each["function"]["name"] for each in episode.tools or ()] == ["echo", "fall", "wait", "lose"]
+    assert [each["function"]["name"] for each in episode.tools or ()] == LISTED
     answers = [message["content"] for message in episode.messages() if message["role"] == "tool"]
     for told, answer in zip(('{"a": 1}', "the floor is gone", "within 0.05 s", "no tool 'call'"), answers, strict=True):
         assert told in answer

@@ -14,6 +14,7 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Answer, Endpoint, fails, says
+from tests.judge.groups import choice
 from tests.scenarios.scripts import scripted
 
 SECRET = "the hidden word"
@@ -38,14 +39,9 @@ Play = Callable[..., Awaitable[Trajectory]]
 class Served:
     """A chat model that is served at an address."""
 
-    def __init__(self, base_url: str) -> None:
-        self.client = AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0)
-
-    def openai_client(self) -> AsyncOpenAI:
-        return self.client
-
-    def get_inference_name(self) -> str:
-        return "adder@7"
+    def __init__(self, base_url: str = "http://127.0.0.1:9/v1") -> None:
+        client = AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0)
+        self.openai_client, self.get_inference_name = (lambda: client), (lambda: "adder@7")
 
 
 @pytest.fixture
@@ -63,19 +59,10 @@ def play(endpoint: Endpoint, model: Served) -> Play:
     return play
 
 
-def calls(*tools: tuple[str, str]) -> Answer:
+def calls(*tools: tuple[str, str], **extra: Any) -> Answer:
     """A turn that calls these tools, given as (name, arguments)."""
-    return says(
-        None,
-        tool_calls=[
-            {"id": f"call-{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
-            for number, (name, arguments) in enumerate(tools)
-        ],
-    )
-
-
-def finishing(answer: Answer, reason: str, **extra: Any) -> Answer:
-    answer.body["choices"][0] |= {"finish_reason": reason, **extra}
+    answer = says(None, tool_calls=choice(calls=tools, call_id="call-").model_dump()["message"]["tool_calls"])
+    answer.body["choices"][0] |= extra
     return answer
 
 
@@ -90,8 +77,9 @@ async def test_an_answer_without_a_tool_call_finishes_it_and_what_is_sent_is_wha
     endpoint: Endpoint, play: Play
 ) -> None:
     extra = {"token_ids": [5, 6], "prompt_token_ids": [1, 2, 3, 4], "policy_version": 7}
-    bad_calls = calls(("submit", '{"answer": '), ("subtract", ""))
-    trajectory = await play(ADDS, bad_calls, finishing(says("It is 3."), "stop", **extra))
+    last = says("It is 3.")
+    last.body["choices"][0] |= extra
+    trajectory = await play(ADDS, calls(("submit", '{"answer": '), ("subtract", "")), last)
     assert (trajectory.status, trajectory.status_reason, trajectory.reward) == ("finished", None, None)
     assert trajectory.metrics == {"turns": 3, "tool_errors": 2}
     messages = trajectory.messages()
@@ -128,7 +116,7 @@ async def test_when_the_turns_are_used_up_it_is_truncated_and_each_has_its_seed(
 
 
 async def test_a_turn_that_reached_its_token_limit_is_truncated_and_calls_nothing(play: Play) -> None:
-    trajectory = await play(finishing(calls(("submit", '{"answer": "')), "length"))
+    trajectory = await play(calls(("submit", '{"answer": "'), finish_reason="length"))
     assert (trajectory.status, trajectory.status_reason) == ("truncated", "a turn reached its token limit")
     assert tool_messages(trajectory) == []
     assert len(list(trajectory.choices())) == 1
@@ -175,12 +163,6 @@ NO_CHOICE = "the model returned no choice"
 CUSTOM = {"id": "c", "type": "custom", "custom": {"name": "add", "input": "1"}}
 
 
-def unsendable() -> Answer:
-    reply = calls(("add", '{"a": 1, "b": 2}'))
-    reply.body["choices"][0]["message"]["content"] = "\ud800"
-    return reply
-
-
 @pytest.mark.parametrize(
     ("answer", "reasons"),
     [
@@ -189,7 +171,7 @@ def unsendable() -> Answer:
         (Answer(None), [NO_CHOICE]),
         (Answer(b"<!DOCTYPE html><html></html>", headers={"Content-Type": "text/html"}), [NO_CHOICE, "api_base"]),
         (Answer({"choices": [{"index": 0, "finish_reason": "stop", "message": None}]}), [NO_CHOICE]),
-        (unsendable(), ["UnicodeEncodeError"]),
+        (calls(message=ADDS.body["choices"][0]["message"] | {"content": "\ud800"}), ["UnicodeEncodeError"]),
         (says(None, tool_calls=[CUSTOM]), ["tool calls of type custom are not supported"]),
     ],
 )
@@ -215,7 +197,7 @@ def own(function: Any, **options: Any) -> Scenario:
     return Scenario("own", rollout=function, tasks=[TASK], held_out=[], **options)
 
 
-async def test_an_own_rollout_is_given_the_model_the_task_and_the_episode(endpoint: Endpoint):
+async def test_an_own_rollout_is_given_the_model_the_task_and_the_episode(endpoint: Endpoint, model: Served):
     async def play(model: Any, task: Task, episode: Episode, scenario: Scenario) -> Trajectory:
         create = model.openai_client().chat.completions.create
         messages: Any = [{"role": "user", "content": task.user}]
@@ -223,14 +205,10 @@ async def test_an_own_rollout_is_given_the_model_the_task_and_the_episode(endpoi
         return Trajectory(messages_and_choices=[*messages, reply.choices[0]], metadata={"note": scenario.name})
 
     endpoint.script = [lambda request: says(f"seed {request['seed']}")]
-    trajectory = await rollout(Served(f"{endpoint.url}/v1"), own(play), TASK, seed=5)
+    trajectory = await rollout(model, own(play), TASK, seed=5)
     assert trajectory.messages()[-1]["content"] == "seed 5"
     assert trajectory.metadata["note"] == "own"
     assert Task.of(trajectory.metadata) == TASK
-
-
-async def _raises(model: Any, task: Task) -> Trajectory:
-    raise OSError("out of order")
 
 
 async def _hangs(model: Any, task: Task) -> Trajectory:
@@ -240,21 +218,11 @@ async def _hangs(model: Any, task: Task) -> Trajectory:
 
 def _gives(returned: object) -> Any:
     async def play(model: Any, task: Task) -> Any:
+        if isinstance(returned, Exception):
+            raise returned
         return returned
 
     return play
-
-
-GIVEN: list[tuple[object, str]] = [
-    ("an answer", "must return a Trajectory"),
-    ([], "the policy had no turn"),
-    (["words"], "this one returned str"),
-    ([Trajectory(), Trajectory()], "need names"),
-]
-
-
-def _does_not_wait(model: Any, task: Task) -> Any:
-    return Trajectory()
 
 
 async def _wants_too_much(model: Any, task: Task, colour: str) -> Trajectory:
@@ -264,15 +232,18 @@ async def _wants_too_much(model: Any, task: Task, colour: str) -> Trajectory:
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (_raises, "OSError: out of order"),
         (_hangs, "took longer than 0.05 s"),
-        *((_gives(each), told) for each, told in GIVEN),
-        (_does_not_wait, "begin it with `async def`"),
+        (_gives(OSError("out of order")), "OSError: out of order"),
+        (_gives("an answer"), "must return a Trajectory"),
+        (_gives([]), "the policy had no turn"),
+        (_gives(["words"]), "this one returned str"),
+        (_gives([Trajectory(), Trajectory()]), "need names"),
+        (lambda model, task: Trajectory(), "begin it with `async def`"),
         (_wants_too_much, "colour"),
     ],
 )
 async def test_an_own_rollout_that_fails_costs_its_own_episode(function: Any, reason: str):
-    trajectory = await rollout(Served("http://127.0.0.1:9/v1"), own(function, max_seconds=0.05), TASK)
+    trajectory = await rollout(Served(), own(function, max_seconds=0.05), TASK)
     assert trajectory.status == "failed"
     assert reason in (trajectory.status_reason or "")
     assert Task.of(trajectory.metadata) == TASK

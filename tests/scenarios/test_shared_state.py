@@ -3,6 +3,7 @@
 import random
 import sqlite3
 from abc import ABC
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
@@ -112,30 +113,27 @@ def test_a_variable_that_cannot_be_compared_is_named_with_the_reason():
     assert not [reason for reason in shared_state(scenario(environment=Desk)).values() if isinstance(reason, str)]
 
 
-def draws(chance: OwnChance) -> list[float]:
+def draws(chance: AbstractContextManager[object] = nullcontext()) -> list[float]:  # noqa: B008
     with chance:
         return [random.random(), float(np.random.random())]
 
 
 def test_a_world_draws_what_it_would_draw_alone():
-    alone = OwnChance(7)
-    expected = [draws(alone) for _ in range(4)]
+    alone, one, other = OwnChance(7), OwnChance(7), OwnChance(8)
     random.seed(3)
     np.random.seed(3)
-    own = [[random.random(), float(np.random.random())] for _ in range(4)]
+    own, expected = [draws() for _ in range(4)], [draws(alone) for _ in range(4)]
     random.seed(3)
     np.random.seed(3)
-    one, other = OwnChance(7), OwnChance(8)
     for number in range(4):  # and the process's own numbers go on as if nothing was drawn
         assert draws(one) == expected[number] != draws(other)
-        assert [random.random(), float(np.random.random())] == own[number]
-
-
-class Options(BaseModel):
-    size: int = 3
+        assert draws() == own[number]
 
 
 def test_what_is_no_option_goes_to_the_world():
+    class Options(BaseModel):
+        size: int = 3
+
     name, options, rest = parsed("games", "Chess-v0?size=5&board=8&word=b%26c&flag=true", Options)
     assert (name, options.size) == ("Chess-v0", 5)
     assert rest == {"board": 8, "word": "b&c", "flag": True}

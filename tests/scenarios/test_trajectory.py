@@ -101,23 +101,12 @@ groups = st.builds(
 )
 
 
-def shape(value: object) -> object:
-    """The types within a value: 1, 1.0 and True are equal, and not the same."""
-    match value:
-        case dict():
-            return {key: shape(inner) for key, inner in value.items()}
-        case list():
-            return [shape(inner) for inner in value]
-        case _:
-            return type(value)
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(groups)
 def test_a_group_comes_back_from_json_as_it_was(group: TrajectoryGroup) -> None:
     back = TrajectoryGroup.from_json(group.to_json())
     assert back == group
-    assert shape(back.model_dump(warnings=False)) == shape(group.model_dump(warnings=False))
+    assert repr(back.model_dump(warnings=False)) == repr(group.model_dump(warnings=False))  # 1, 1.0 and True are equal
 
 
 def test_what_servers_send_nan_and_infinities_come_back() -> None:
@@ -166,29 +155,25 @@ def test_rewards_and_metrics_are_numbers(field: str, value: Any, kept: Any) -> N
     assert repr(getattr(trajectory, field)) == repr(getattr(Trajectory(**{field: value}), field)) == repr(kept)
 
 
-@pytest.mark.parametrize(
-    ("ending", "said"),
-    [
-        ([sampled("bye")], "bye"),
-        ([{"role": "assistant", "content": [{"type": "text", "text": "bye"}]}], "bye"),
-        ([sampled(None)], ""),
-        ([sampled("bye"), {"role": "user", "content": "wait"}], ""),
-    ],
-)
-def test_the_closing_text_is_what_the_agent_says_last(ending: list[Any], said: str) -> None:
-    assert Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}, *ending]).closing_text() == said
-    assert Trajectory().closing_text() == ""
-
-
-async def forgets_to_return() -> None:
-    pass
-
-
-async def cancels_itself() -> Trajectory:
-    raise asyncio.CancelledError
+def test_the_closing_text_is_what_the_agent_says_last() -> None:
+    parts: Any = {"role": "assistant", "content": [{"type": "text", "text": "bye"}]}
+    for *items, said in (
+        ("",),
+        (sampled("bye"), "bye"),
+        (parts, "bye"),
+        (sampled(None), ""),
+        (sampled("bye"), {"role": "user", "content": "wait"}, ""),
+    ):
+        assert Trajectory(messages_and_choices=items).closing_text() == said
 
 
 async def test_members_may_be_complete_tasks_errors_or_coroutines_and_some_may_fail() -> None:
+    async def forgets_to_return() -> None:
+        pass
+
+    async def cancels_itself() -> Trajectory:
+        raise asyncio.CancelledError
+
     task = asyncio.create_task(act("task"))
     complete = Trajectory(metadata={"name": "complete"})
     group = TrajectoryGroup([task, complete, ValueError("early"), act("last"), forgets_to_return(), cancels_itself()])
@@ -216,41 +201,29 @@ async def test_a_cancelled_group_leaves_nothing_unawaited() -> None:
         TrajectoryGroup([act("never")]).discard_pending()
 
 
-GROUP = TrajectoryGroup([Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}], reward=0.5)])
-
-
 def test_a_line_of_another_version_is_refused_and_one_without_a_version_is_read(tmp_path: Path) -> None:
+    group = TrajectoryGroup([Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}], reward=0.5)])
+    line, path = to_line(group), tmp_path / "judged.jsonl"
     for version in (RECORD_VERSION + 1, "two", None, True, 0):
         with pytest.raises(RecordVersionError, match="format_version"):
-            from_row(json.loads(to_line(GROUP)) | {"format_version": version})
-    path = tmp_path / "judged.jsonl"
-    path.write_text(f"{to_line(GROUP)}\n{GROUP.to_json()}\n")
+            from_row(json.loads(line) | {"format_version": version})
+    path.write_text(f"{line}\n{group.to_json()}\n")
     assert len(read_groups(path)) == 2
-    path.write_text(f"{to_line(GROUP)}\n{to_line(GROUP).replace(':1,', ':2,', 1)}\n")
+    path.write_text(f"{line}\n{line.replace(':1,', ':2,', 1)}\n")
     with pytest.raises(RowError, match=r"judged\.jsonl:2 cannot be read: it has format_version"):
         read_groups(path)
 
 
-EXACT = {"token_ids": [5, 6], "prompt_token_ids": [1, 2], "policy_version": 3}
-
-
-def choice(**fields: Any) -> dict[str, Any]:
-    return {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}, **fields}
-
-
-def test_a_choice_that_is_appended_is_understood_too() -> None:
+def test_a_choice_that_is_appended_or_within_a_completion_is_understood_too() -> None:
+    exact = {"token_ids": [5, 6], "prompt_token_ids": [1, 2], "policy_version": 3}
+    choice: Any = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}
     trajectory = Trajectory()
-    trajectory.messages_and_choices.append(
-        load_litellm().types.utils.Choices(**choice(provider_specific_fields=EXACT))  # type: ignore[arg-type]
-    )
+    trajectory.messages_and_choices.append(load_litellm().types.utils.Choices(**choice, provider_specific_fields=exact))  # type: ignore[arg-type]
     assert [kept.model_dump()["token_ids"] for kept in trajectory.choices()] == [[5, 6]]
     assert trajectory.messages() == [{"role": "assistant", "content": "hi"}]
     again = Trajectory.from_json(trajectory.to_json())
     assert [kept.model_dump()["policy_version"] for kept in again.choices()] == [3]
-
-
-def test_a_whole_completion_is_its_choice() -> None:
-    item = as_item({"object": "chat.completion", "choices": [choice(**EXACT)]})
+    item = as_item({"object": "chat.completion", "choices": [choice | exact]})
     assert isinstance(item, Choice)
     assert item.model_dump()["token_ids"] == [5, 6]
     appended = Trajectory()
@@ -270,12 +243,10 @@ def test_what_is_no_message_or_stands_under_another_name_is_refused(item: Any, t
             kind.model_validate({"messages": [{"role": "user", "content": "hello"}]})
 
 
-LIKE_A_CHOICE = {"role": "user", "message": "hi", "finish_reason": "none"}
-
-
-@pytest.mark.parametrize("item", [LIKE_A_CHOICE, {"type": "mcp_call"}, 3, None, "text", ["a"]])
-def test_all_else_stays_as_it_is(item: Any) -> None:
-    assert as_item(item) is item
+def test_all_else_stays_as_it_is() -> None:
+    like_a_choice = {"role": "user", "message": "hi", "finish_reason": "none"}
+    for item in (like_a_choice, {"type": "mcp_call"}, 3, None, "text", ["a"]):
+        assert as_item(item) is item
 
 
 def test_durations_of_the_same_name_add_up() -> None:

@@ -16,6 +16,7 @@ from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import CHUNK, StoreError, TrajectoryStore
 from tests.limits import HANG_SECONDS
+from tests.scenarios.scripts import act
 
 WRITER = """
 import random, sys
@@ -42,6 +43,15 @@ def numbers(store: TrajectoryStore) -> list[object]:
     return [group.metadata["number"] for group in store]
 
 
+def three(path: Path) -> list[int]:
+    """Appends three groups; returns where each ends, after 0."""
+    ends = [0]
+    for number in range(3):
+        TrajectoryStore(path).append(group(number))
+        ends.append(path.stat().st_size)
+    return ends
+
+
 def start_writer(path: Path, writer: str, count: int, size: int) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", WRITER, str(path), writer, str(count), str(size)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -62,9 +72,6 @@ def test_groups_come_back_in_order_from_new_directories_across_chunks(path: Path
 
 
 def test_a_pending_group_is_refused_before_anything_is_written(path: Path) -> None:
-    async def act() -> Trajectory:
-        return Trajectory()
-
     pending = TrajectoryGroup([act()])
     with pytest.raises(PendingGroupError, match="1 rollouts"):
         TrajectoryStore(path).extend([group(0), pending])
@@ -75,12 +82,7 @@ def test_a_pending_group_is_refused_before_anything_is_written(path: Path) -> No
 def test_a_file_cut_at_any_byte_is_readable_and_can_be_appended_to(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = TrajectoryStore(path)
-    ends = [0]
-    for number in range(3):
-        store.append(group(number))
-        ends.append(path.stat().st_size)
-    whole = path.read_bytes()
+    ends, whole = three(path), path.read_bytes()
     sizes = sorted({*range(0, len(whole), 5), *(end + near for end in ends[:-1] for near in range(3))})
     for content in (*(whole[:size] for size in sizes), whole + bytes(CHUNK * 3)):
         path.write_bytes(content)
@@ -145,12 +147,7 @@ def test_a_lock_that_is_never_released_is_an_error(path: Path) -> None:
 
 
 def test_damage_before_the_end_is_an_error_and_nothing_is_cut(path: Path) -> None:
-    store = TrajectoryStore(path)
-    ends = []
-    for number in range(3):
-        store.append(group(number))
-        ends.append(path.stat().st_size)
-    whole = path.read_bytes()
+    (_, *ends), whole = three(path), path.read_bytes()
     for offset in range(ends[0], ends[1]):
         path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0xFF]) + whole[offset + 1 :])
         damaged = TrajectoryStore(path)
@@ -169,10 +166,9 @@ def test_no_file_is_an_error_and_one_of_another_kind_is_never_written_to(path: P
         list(TrajectoryStore(path))
     path.parent.mkdir(parents=True)
     path.write_text("the only copy of my thesis")
-    with pytest.raises(StoreError, match="no trajectory store"):
-        TrajectoryStore(path).append(group(0))
-    with pytest.raises(StoreError, match="no trajectory store"):
-        list(TrajectoryStore(path).rows())
+    for use in (lambda store: store.append(group(0)), lambda store: list(store.rows())):
+        with pytest.raises(StoreError, match="no trajectory store"):
+            use(TrajectoryStore(path))
     assert path.read_text() == "the only copy of my thesis"
 
 

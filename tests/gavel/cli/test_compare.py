@@ -15,7 +15,7 @@ from gavel.cli.compare import Cell, plan_cells, run_comparison, settings_of
 from gavel.cli.training import trainable
 from gavel.scenarios.library.returns_desk import scenario as desk
 from gavel.scenarios.mixture import Mixture
-from gavel.scenarios.scenario import Scenario, find_scenario
+from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.trainer.loop.experiment import describe_run
 from gavel.trainer.model_spec import describe_model
@@ -26,7 +26,8 @@ from tests.forked import succeed
 from tests.limits import HANG_SECONDS, wait_until
 
 SETTINGS = "--seeds 1 --steps 2 --evaluate-every 1 --tasks 2 --group-size 2 --evaluation-tasks 4 --final-tasks 4"
-SMALL = ["returns_desk", "--rewards", "hand,constant", *SETTINGS.split()]
+DESK = "returns_desk"
+SMALL = [DESK, "--rewards", "hand,constant", *SETTINGS.split()]
 
 
 @pytest.mark.slow
@@ -65,27 +66,16 @@ def test_a_dry_run_tells_what_the_judge_of_all_missing_runs_may_cost(tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
-DESK = "returns_desk"
-
-
 def test_cells_differ_in_reward_and_seed_alone(tmp_path: Path) -> None:
-    cells = plan_cells(settings_of(DESK), find_scenario(DESK), tmp_path, ["judge", "hand"], [], 2)
+    cells = plan_cells(settings_of(DESK), desk, tmp_path, ["judge", "hand"], [], 2)
     assert [(cell.arm, cell.seed) for cell in cells] == [("judge", 0), ("hand", 0), ("judge", 1), ("hand", 1)]
     assert len({cell.directory for cell in cells}) == 4
-    rest = [
-        cell.config.model_copy(
-            update={
-                "model": cell.config.model.model_copy(update={"name": None}),
-                "loop": cell.config.loop.model_copy(update={"seed": 0, "reward": {}}),
-            }
-        )
-        for cell in cells
-    ]
+    rest = [cell.config.model_dump() for cell in cells]
+    for each in rest:
+        del each["model"]["name"], each["loop"]["seed"], each["loop"]["reward"]
     assert all(each == rest[0] for each in rest)
     assert not any(cell.finished() for cell in cells)
-    judged = plan_cells(
-        settings_of(DESK), find_scenario(DESK), tmp_path, ["judge", "hand"], ["stand-in", "constant"], 1
-    )
+    judged = plan_cells(settings_of(DESK), desk, tmp_path, ["judge", "hand"], ["stand-in", "constant"], 1)
     assert [cell.arm for cell in judged] == ["judge (stand-in)", "judge (constant)", "hand"]
     assert [cell.config.judge.models for cell in judged[:2]] == ["stand-in", "constant"]
 
@@ -100,10 +90,13 @@ def finished_cell(root: Path) -> Cell:
     return cell
 
 
+OPTIONS = {"margin": 0.03, "threshold": 0.8, "parallel": 1}
+
+
 async def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     trained: list[Cell] = []
-    cell, options = finished_cell(tmp_path), {"margin": 0.03, "threshold": 0.8, "parallel": 1}
-    comparison = await run_comparison([cell], desk, tmp_path, trained=trained.append, **options)
+    cell = finished_cell(tmp_path)
+    comparison = await run_comparison([cell], desk, tmp_path, trained=trained.append, **OPTIONS)
     assert not trained
     assert [arm.name for arm in comparison.arms] == ["judge"]
     metrics = cell.directory / "metrics.jsonl"
@@ -112,7 +105,6 @@ async def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_refused_before_a_run(tmp_path: Path) -> None:
-    desk = find_scenario(DESK)
     without = Scenario(name="plain", system="", tools=[], tasks=[Task(user="hello")])
     for scenario, rewards, judges, seeds in (
         (without, ["judge"], [], 1),
@@ -126,14 +118,14 @@ def test_what_cannot_be_compared_is_refused_before_a_run(tmp_path: Path) -> None
 
 
 async def test_a_run_of_another_scenario_or_with_other_settings_is_refused(tmp_path: Path) -> None:
-    cell, options = finished_cell(tmp_path), {"margin": 0.03, "threshold": 0.8, "parallel": 1}
+    cell = finished_cell(tmp_path)
     begun = cell.config.resolved()
     judge = begun.judge.build(desk.rubric)
     described = describe_run(Mixture([desk]), judge, begun.loop, begun.train)
     (cell.directory / "experiment.json").write_text(json.dumps({"format_version": FORMAT_VERSION, **described}))
     with pytest.raises(GavelError, match="max_turns 6, not 3"):
-        await run_comparison([cell], desk.with_max_turns(3), tmp_path, **options)
+        await run_comparison([cell], desk.with_max_turns(3), tmp_path, **OPTIONS)
     loop = cell.config.loop.model_copy(update={"group_size": 4})
     other = replace(cell, config=cell.config.model_copy(update={"loop": loop}))
     with pytest.raises(GavelError, match="group_size 8, not 4"):
-        await run_comparison([other], desk, tmp_path, **options)
+        await run_comparison([other], desk, tmp_path, **OPTIONS)

@@ -11,6 +11,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.server.app import create_app
 from tests.backend_server import KEY, serving
 from tests.forked import gavel, succeed
+from tests.gavel.cli.test_app import mistake
 from tests.trainer.deploy.trained_run import make_run
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
@@ -26,12 +27,8 @@ def server() -> Iterator[StandIn]:
     running.close()
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return make_run(tmp_path / "runs")
-
-
-def test_a_run_is_deployed_listed_and_removed(run: Path, server: StandIn, tmp_path: Path) -> None:
+def test_a_run_is_deployed_listed_and_removed(server: StandIn, tmp_path: Path) -> None:
+    make_run(tmp_path / "runs")
     asked = ("deploy", "desk/clerk@12", f"vllm:{server.url}", *DEPLOYED)
     done = succeed(*asked, cwd=tmp_path)
     name, base_url, model = done.stdout.split()
@@ -59,14 +56,11 @@ def test_a_run_is_deployed_listed_and_removed(run: Path, server: StandIn, tmp_pa
         (["desk/clerk@12", "--best", "together"], "names a step, and --best another"),
         (["desk/clerk", "nowhere"], "there is no host 'nowhere'"),
         (["desk/clerk", "vllm:http://h", "--set", "x=1"], "no option 'x'"),
-        (["desk/clerk", "together"], "only on this machine"),
     ],
 )
-def test_a_mistake_is_a_sentence_with_its_remedy(run: Path, tmp_path: Path, asked: list[str], words: str) -> None:
-    done = gavel("deploy", *asked, cwd=tmp_path)
-    assert done.returncode == 1
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_mistake_is_a_sentence_with_its_remedy(tmp_path: Path, asked: list[str], words: str) -> None:
+    make_run(tmp_path / "runs")
+    assert words in mistake("deploy", *asked, cwd=tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +129,5 @@ def test_a_backend_s_run_is_deployed_from_here_and_removed(url: str, server: Sta
 def test_a_name_or_an_address_that_is_none_is_told(
     url: str, tmp_path: Path, run: str, address: str | None, words: str
 ) -> None:
-    done = gavel(
-        *("push", run, "store", "--backend-url", address or url),
-        cwd=tmp_path,
-        GAVEL_BACKEND_KEY=KEY,
-        GAVEL_STATE=str(tmp_path),
-    )
-    assert done.returncode == 1
-    assert words in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+    asked = ("push", run, "store", "--backend-url", address or url)
+    assert words in mistake(*asked, cwd=tmp_path, GAVEL_BACKEND_KEY=KEY, GAVEL_STATE=str(tmp_path))

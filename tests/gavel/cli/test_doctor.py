@@ -11,12 +11,6 @@ from tests.endpoint import Endpoint, says
 from tests.vendors import PERMANENT
 
 
-def report() -> tuple[int, str]:
-    text = io.StringIO()
-    status = doctor.report(Console(file=text, width=120))
-    return status, text.getvalue()
-
-
 @pytest.mark.parametrize(
     ("variables", "status", "told"),
     [
@@ -43,7 +37,9 @@ def test_what_is_set_is_shown_and_what_cannot_work_is_a_problem(
         (tmp_path / name / "nvidia-smi").chmod(0o755)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    found, text = report()
+    printed = io.StringIO()
+    found = doctor.report(Console(file=printed, width=120))
+    text = printed.getvalue()
     assert status in (None, found), text
     assert all(each in text for each in told), text
     assert "very-secret" not in text
@@ -62,7 +58,8 @@ def ask_judge(*arguments: str):
     return CliRunner().invoke(doctor.app, ["--judge", *arguments])
 
 
-def test_a_judge_that_answers_is_well(endpoint: Endpoint):
+def test_a_judge_that_answers_or_is_on_this_machine_is_well(endpoint: Endpoint):
+    assert "gavel/stand-in ✓ on this machine" in ask_judge("stand-in").output
     endpoint.script = [lambda _: says('{"ready": true}')]
     params = [option for name, value in endpoint.params.items() for option in ("--judge-param", f"{name}={value}")]
     result = ask_judge("openai/judge", *params, "--judge-param", "reasoning_effort=low")
@@ -84,7 +81,3 @@ def test_a_judge_that_cannot_be_asked_is_a_problem_with_a_remedy(endpoint: Endpo
     assert "\n  " in result.output
     assert "very-secret" not in result.output
     assert len(endpoint.requests) == 1
-
-
-def test_a_judge_on_this_machine_has_nothing_to_ask():
-    assert "gavel/stand-in ✓ on this machine" in ask_judge("stand-in").output

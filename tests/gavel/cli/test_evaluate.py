@@ -20,6 +20,7 @@ from tests.endpoint import Endpoint, fails, says, verdict
 from tests.forked import gavel as run_gavel
 from tests.forked import succeed
 from tests.gavel.cli.test_app import mistake
+from tests.judge.groups import broken
 
 BASE = "base:embedded/returns-desk"
 SMALL = ("returns_desk", "--tasks", "3", "--max-tokens", "32")
@@ -109,7 +110,7 @@ def sums(**changed: Any) -> Scenario:
 class Counting:
     """A model that is right in its first `right` of every six tasks, and counts its turns."""
 
-    def __init__(self, name: str, right: int) -> None:
+    def __init__(self, name: str, right: int = 6) -> None:
         self.turns, self.right = 0, right
         self.model = FunctionModel(name, self.reply)
 
@@ -122,8 +123,7 @@ class Counting:
 class Ranking:
     """A judge that scores a right answer 1 and any other 0, and counts its calls."""
 
-    def __init__(self) -> None:
-        self.calls = 0
+    calls = 0
 
     async def __call__(self, messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
         self.calls += 1
@@ -131,45 +131,34 @@ class Ranking:
         return answer.body["choices"][0]["message"]["content"]
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GAVEL_RUNS", raising=False)
-
-
-async def test_models_are_compared_by_success_and_by_the_judge_and_the_report_is_written(tmp_path: Path) -> None:
-    good, bad = Counting("good", 6), Counting("bad", 0)
-    judge = Judge(Ranking(), orders=2, alone="scored")
+async def test_models_are_compared_and_what_is_kept_is_neither_sampled_nor_judged_again(tmp_path: Path) -> None:
+    good, bad, ranking = Counting("good"), Counting("bad", 3), Ranking()
+    judge = Judge(ranking, orders=1, alone="scored")
+    for _ in range(2):
+        await evaluate(sums(), models=[good.model], judge=judge, tasks=4)
+        assert (good.turns, ranking.calls) == (4, 4)
     table = await evaluate(sums(), models=[good.model, bad.model], judge=judge, tasks=6)
-    assert [row.success.value for row in table.rows] == [1.0, 0.0]
-    assert [row.wins.value for row in table.rows] == [1.0, 0.0]
+    assert (good.turns, bad.turns) == (6, 6)
+    assert table["good"].episodes == 6
+    assert [row.success.value for row in table.rows] == pytest.approx([1, 2 / 6])
+    assert [row.wins.value for row in table.rows] == pytest.approx([5 / 6, 1 / 6])  # a tie is half
     assert table["good"].success.low is not None
     assert 0.5 < table["good"].success.low < 1  # six of six is no proof of always
     folder = tmp_path / "runs" / "evaluations" / "sums"
     assert (folder / "report.html").is_file()
     stored = json.loads((folder / "evaluation.json").read_text())
     assert [row["name"] for row in stored["models"]] == ["good", "bad"]
-
-
-async def test_what_is_kept_is_neither_sampled_nor_judged_again() -> None:
-    good, ranking = Counting("good", 6), Ranking()
-    judge = Judge(ranking, orders=1, alone="scored")
-    await evaluate(sums(), models=[good.model], judge=judge, tasks=4)
-    assert (good.turns, ranking.calls) == (4, 4)
-    await evaluate(sums(), models=[good.model], judge=judge, tasks=4)
-    assert (good.turns, ranking.calls) == (4, 4)
-    other = Counting("other", 3)
-    table = await evaluate(sums(), models=[good.model, other.model], judge=judge, tasks=6)
-    assert (good.turns, other.turns) == (6, 6)
-    assert table["good"].episodes == 6
     await evaluate(sums(system="Be brief."), models=[good.model], judge=judge, tasks=4)
     assert good.turns == 10  # it is shown something else
 
 
+def settings(**loop: int) -> RunConfig:
+    return RunConfig.model_validate({"scenario": "returns_desk", "loop": loop})
+
+
 async def test_an_evaluation_that_is_killed_goes_on_with_what_is_missing() -> None:
     """The process dies in the third episode, after two were kept."""
-    model = Counting("good", 6)
-    settings = RunConfig.model_validate({"scenario": "returns_desk", "loop": {"concurrency": 1}})
+    model, single = Counting("good"), settings(concurrency=1)
 
     class Killed(BaseException):
         pass
@@ -180,58 +169,40 @@ async def test_an_evaluation_that_is_killed_goes_on_with_what_is_missing() -> No
         return await model.reply(request)
 
     with pytest.raises(BaseExceptionGroup):
-        await evaluate(sums(), models=[FunctionModel("good", dies)], tasks=6, settings=settings)
+        await evaluate(sums(), models=[FunctionModel("good", dies)], tasks=6, settings=single)
     assert model.turns == 2
-    table = await evaluate(sums(), models=[model.model], tasks=6, settings=settings)
+    table = await evaluate(sums(), models=[model.model], tasks=6, settings=single)
     assert model.turns == 6
     assert table["good"].episodes == 6
 
 
-def api(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The endpoint is the API of OpenAI's models."""
+async def test_a_model_that_cannot_be_reached_is_an_error_after_a_few_tries_and_what_was_paid_for_is_kept(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
     monkeypatch.setenv("GAVEL_PRICES", '{"openai/gpt-5-mini": [100, 100]}')
-
-
-async def test_a_model_that_cannot_be_reached_is_an_error_after_a_few_tries(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api(endpoint, monkeypatch)
     endpoint.script = [fails(401, "wrong key")]
-    settings = RunConfig.model_validate({"scenario": "returns_desk", "loop": {"concurrency": 2}})
     many = [Task(user=f"What is {number} + 1?", data={"answer": number + 1}) for number in range(200)]
     with pytest.raises(EvaluationError, match="wrong key") as refused:
-        await evaluate(sums(tasks=many), models=["openai/gpt-5-mini"], tasks=100, settings=settings)
+        await evaluate(sums(tasks=many), models=["openai/gpt-5-mini"], tasks=100, settings=settings(concurrency=2))
     assert "OPENAI_API_KEY" in refused.value.message
     assert "judge" not in str(refused.value)  # it is the key of a compared model
-    assert len(endpoint.requests) < 20
-
-
-async def test_a_budget_that_is_used_up_keeps_what_was_paid_for(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api(endpoint, monkeypatch)
+    assert (asked := len(endpoint.requests)) < 20
     usage = {"prompt_tokens": 1000, "completion_tokens": 1000, "total_tokens": 2000}
     endpoint.script = [lambda request: says("4", usage)]
-    settings = RunConfig.model_validate({"scenario": "returns_desk", "loop": {"concurrency": 1, "max_tokens": 1000}})
-    with pytest.raises(GavelError, match="budget") as refused:
-        await evaluate(sums(), models=["openai/gpt-5-mini"], tasks=6, max_cost=0.5, settings=settings)
-    assert "--max-cost" in refused.value.remedy
-    paid = len(endpoint.requests)
-    assert 0 < paid < 6
-    await evaluate(sums(), models=["openai/gpt-5-mini"], tasks=6, settings=settings)
-    assert len(endpoint.requests) == 6
+    small = settings(concurrency=1, max_tokens=1000)
+    with pytest.raises(GavelError, match="budget") as stopped:
+        await evaluate(sums(), models=["openai/gpt-5-mini"], tasks=6, max_cost=0.5, settings=small)
+    assert "--max-cost" in stopped.value.remedy
+    assert 0 < len(endpoint.requests) - asked < 6
+    await evaluate(sums(), models=["openai/gpt-5-mini"], tasks=6, settings=small)
+    assert len(endpoint.requests) - asked == 6
 
 
 async def test_what_a_judge_cannot_score_is_unscored_and_not_kept(tmp_path: Path) -> None:
-    good = Counting("good", 6)
-
-    async def away(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
-        raise RuntimeError("away")
-
-    table = await evaluate(sums(), models=[good.model], judge=Judge(away, orders=1, alone="scored"), tasks=3)
-    row = table["good"]
+    judge = Judge(broken, orders=1, alone="scored")
+    row = (await evaluate(sums(), models=[Counting("good").model], judge=judge, tasks=3))["good"]
     assert row.score.value is None
     assert sum(row.unscored.values()) == 3
     assert not list((tmp_path / "runs" / "evaluations" / "sums" / "judged").glob("*"))

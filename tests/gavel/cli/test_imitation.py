@@ -1,6 +1,7 @@
 """`gavel sft` and `gavel evolve`: what is imitated, what is refused, and whole runs that go on."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,8 @@ from gavel.base.errors import GavelError
 from gavel.cli.imitation import evolve_app as evolve
 from gavel.cli.imitation import sft_app as app
 from gavel.judge.errors import JudgeError
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.runs.run_listing import read_runs
+from tests.judge.groups import saying
 
 RUNNER = CliRunner()
 
@@ -20,25 +20,15 @@ RUNNER = CliRunner()
 @pytest.fixture
 def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three groups, with the scores 0, .5, 1 and none."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GAVEL_RUNS", str(tmp_path / "runs"))
     return write(tmp_path / "judged.jsonl", [0.0, 0.5, 1.0, None])
 
 
-def write(file: Path, rewards: list[float | None]) -> Path:
-    groups = [
-        TrajectoryGroup(
-            Trajectory(
-                messages_and_choices=[
-                    {"role": "user", "content": f"May I return order {number}?"},
-                    {"role": "assistant", "content": f"Answer {at}."},
-                ],
-                reward=reward,
-            )
-            for at, reward in enumerate(rewards)
-        )
-        for number in range(3)
-    ]
+def write(file: Path, rewards: Sequence[float | None]) -> Path:
+    groups = [saying(*(f"Answer {number}.{at}." for at in range(len(rewards)))) for number in range(3)]
+    for group in groups:
+        for member, reward in zip(group, rewards, strict=True):
+            member.reward = reward
     file.write_text("".join(f"{group.to_json()}\n" for group in groups))
     return file
 
@@ -62,19 +52,14 @@ def test_a_dry_run_says_what_would_be_imitated_and_trains_nothing(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("rewards", "options", "problem", "remedy"),
-    [
+def test_a_file_without_anyone_to_imitate_is_refused_with_a_remedy(judged: Path) -> None:
+    for rewards, options, problem, remedy in (
         ([None, None], [], "no trajectory of the file has a score", "gavel score"),
         ([0.5, 0.25], ["--above", "0.5"], "no score of the file is above 0.5", "lower --above"),
-    ],
-)
-def test_a_file_without_anyone_to_imitate_is_refused_with_a_remedy(
-    judged: Path, rewards: list[float | None], options: list[str], problem: str, remedy: str
-) -> None:
-    error = RUNNER.invoke(app, [str(write(judged, rewards)), "--dry-run", *options]).exception
-    assert isinstance(error, GavelError)
-    assert (problem in error.message, remedy in error.remedy) == (True, True)
+    ):
+        error = RUNNER.invoke(app, [str(write(judged, rewards)), "--dry-run", *options]).exception
+        assert isinstance(error, GavelError)
+        assert (problem in error.message, remedy in error.remedy) == (True, True)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ from gavel.judge.prompt.canonical_group import TextEvent
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.rubric import Rubric
 from gavel.reports.judge_trust import read_report
-from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
@@ -43,9 +43,10 @@ def judge(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def error(result: Result) -> GavelError:
-    assert isinstance(result.exception, GavelError), result
-    return result.exception
+def error(*arguments: str, kind: type[GavelError] = GavelError) -> str:
+    result = judge(*arguments)
+    assert isinstance(result.exception, kind), result
+    return result.exception.message
 
 
 @pytest.fixture
@@ -58,28 +59,24 @@ def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
     return endpoint
 
 
-@pytest.fixture
-def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the templates, for a test to change."""
-    copy = tmp_path / "words"
-    shutil.copytree(prompts._ROOT, copy, ignore=shutil.ignore_patterns("*.py*", "__pycache__"))
-    monkeypatch.setattr(prompts, "_ROOT", copy)
-    forget()
-    yield copy
-    monkeypatch.undo()
-    forget()
+@contextmanager
+def instructed(folder: Path, words: str) -> Iterator[None]:
+    """The instructions to judges say this, too."""
 
+    def forget() -> None:
+        for cached in (prompts._environment, prompts.template_id, call_prompt._instructions):
+            cached.cache_clear()
 
-def forget() -> None:
-    prompts._environment.cache_clear()
-    prompts.template_id.cache_clear()
-    call_prompt._instructions.cache_clear()
-
-
-def change(templates: Path, words: str) -> None:
-    with (templates / "judge" / "system.j2").open("a") as file:
+    shutil.copytree(prompts._ROOT, folder, ignore=shutil.ignore_patterns("*.py*", "__pycache__"))
+    with (folder / "judge" / "system.j2").open("a") as file:
         file.write(f"\n{words}\n")
-    forget()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prompts, "_ROOT", folder)
+            forget()
+            yield
+    finally:
+        forget()
 
 
 def prefers_good(request: Request) -> Answer:
@@ -112,13 +109,13 @@ def test_a_draft_is_printed_and_written_and_can_be_scored_with(model: Endpoint, 
 
 def test_a_rubric_that_its_owner_has_bettered_is_never_overwritten(model: Endpoint, tmp_path: Path):
     (tmp_path / "rubric.md").write_text("mine")
-    assert "rubric.md is there already" in error(judge("rubric", "A job.", "--out", "rubric.md")).message
+    assert "rubric.md is there already" in error("rubric", "A job.", "--out", "rubric.md")
     assert model.requests == []
     assert (tmp_path / "rubric.md").read_text() == "mine"
 
 
 def test_verdicts_are_counted_and_a_second_run_asks_only_what_changed(
-    model: Endpoint, golden: list[str], templates: Path
+    model: Endpoint, golden: list[str], tmp_path: Path
 ) -> None:
     model.script = [prefers_good]
     first = judge(*golden)
@@ -128,8 +125,8 @@ def test_verdicts_are_counted_and_a_second_run_asks_only_what_changed(
     assert len(model.requests) == 1 + 4  # the first asks whether the judge is there
     assert "4 replies from the cassette" in judge(*golden).output
     assert len(model.requests) == 5
-    change(templates, "Judge backwards.")
-    assert "1 of 2 verdicts right" in judge(*golden).output
+    with instructed(tmp_path / "words", "Judge backwards."):
+        assert "1 of 2 verdicts right" in judge(*golden).output
     assert len(model.requests) == 5 + 1 + 4
 
 
@@ -144,15 +141,13 @@ def test_what_cannot_be_put_to_the_test_is_told(
     model: Endpoint, golden: list[str], tmp_path: Path, file: str, options: list[str], told: str
 ):
     (tmp_path / file).write_text("{")
-    assert told in error(judge(*golden, *options)).message
+    assert told in error(*golden, *options)
     assert model.requests == []
 
 
 def test_a_judge_that_is_down_is_an_error(model: Endpoint, golden: list[str]):
     model.script = [fails(401, "bad key")]
-    result = judge(*golden)
-    assert isinstance(result.exception, JudgeError)
-    assert "bad key" in error(result).message
+    assert "bad key" in error(*golden, kind=JudgeError)
 
 
 def test_the_shipped_set_and_the_place_among_the_runs_are_the_defaults(tmp_path: Path):
@@ -162,16 +157,11 @@ def test_the_shipped_set_and_the_place_among_the_runs_are_the_defaults(tmp_path:
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["golden.sqlite"]
 
 
-def printed(groups: list[TrajectoryGroup], reference: str | None = None, width: int = 160) -> str:
-    text = io.StringIO()
-    print_report(Console(file=text, width=width), read_report(groups, reference, "judged.jsonl"))
-    return text.getvalue()
-
-
 async def test_notes_and_unscored_members_end_the_table() -> None:
-    groups = await judged("one", groups=2, metric="depth")
+    groups, printed = await judged("one", groups=2, metric="depth"), io.StringIO()
     groups[0].trajectories.append(Trajectory(judgement=Judgement(reason="\x1b[2Jno vote: the judge was away")))
-    text = " ".join(printed(groups).split())
+    print_report(Console(file=printed, width=160), read_report(groups, None, "judged.jsonl"))
+    text = " ".join(printed.getvalue().split())
     assert "these members have: depth, success" in text
     assert "no vote: the judge was away" in text
     assert "\x1b" not in text

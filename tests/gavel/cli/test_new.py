@@ -1,6 +1,7 @@
-"""`gavel new scenario`, by hand and for the tools of a server."""
+"""`gavel new scenario`, by hand and for the tools of a server; `gavel check`: scenarios as authors first try them."""
 
 import asyncio
+import re
 import shlex
 import subprocess
 import sys
@@ -13,9 +14,10 @@ import gavel
 from gavel.base.errors import GavelError
 from gavel.cli.new import app
 from gavel.scenarios.scripted_agent import talker
-from tests.endpoint import Endpoint
+from tests.endpoint import Endpoint, fails, says
 from tests.forked import gavel as run_gavel
 from tests.forked import succeed
+from tests.gavel.cli.test_app import mistake
 from tests.judge.task_drafts.writer_model import WriterModel
 
 
@@ -34,11 +36,7 @@ def test_what_is_written_passes_its_own_test_and_can_be_checked(tmp_path: Path):
 @pytest.mark.parametrize("name", ["my-desk", "../x", "9lives", "ä"])
 def test_a_name_that_is_taken_or_none_is_refused(tmp_path: Path, name: str):
     (tmp_path / "my-desk").mkdir()
-    made = run_gavel("new", "scenario", name, cwd=tmp_path)
-    assert made.returncode == 1
-    assert "\nerror: " in f"\n{made.stderr}"
-    assert [path.name for path in tmp_path.iterdir()] == ["my-desk"]
-    assert not list((tmp_path / "my-desk").iterdir())
+    mistake("new", "scenario", name, cwd=tmp_path)
 
 
 SERVERS = Path(__file__).parents[2] / "scenarios" / "mcp_servers.py"
@@ -47,8 +45,7 @@ GOOD = shlex.join([sys.executable, str(SERVERS), "good"])
 
 
 @pytest.fixture
-def model(endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriterModel:
-    monkeypatch.chdir(tmp_path)
+def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> WriterModel:
     monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("GAVEL_PRICES", '{"openai/writer": [1, 2]}')
@@ -58,11 +55,6 @@ def model(endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def new(*arguments: str) -> Result:
     small = [] if "--tasks" in arguments else ["--tasks", "4", "--held-out", "2", "--attempts", "1"]
     return CliRunner().invoke(app, ["scenario", "desk", "--model", "openai/writer", *small, *arguments])
-
-
-def error(result: Result) -> GavelError:
-    assert isinstance(result.exception, GavelError), (result, result.output)
-    return result.exception
 
 
 def test_a_drafted_scenario_has_its_tasks_and_the_tools_of_the_server(model: WriterModel, tmp_path: Path):
@@ -84,8 +76,7 @@ def test_a_drafted_scenario_has_its_tasks_and_the_tools_of_the_server(model: Wri
 
 
 def test_a_draft_whose_budget_is_spent_goes_on_from_there(model: WriterModel):
-    stopped = new("--mcp", GOOD, "--max-cost-usd", "0.01")
-    assert "budget is used up" in error(stopped).message, stopped.output
+    assert "budget is used up" in str(new("--mcp", GOOD, "--max-cost-usd", "0.01").exception)
     assert Path("desk/drafting.json").exists()
     written = list(model.written)
     done = new("--mcp", GOOD)
@@ -108,7 +99,9 @@ def test_a_draft_whose_budget_is_spent_goes_on_from_there(model: WriterModel):
     ],
 )
 def test_what_cannot_begin_says_why_and_leaves_no_folder(model: WriterModel, arguments: list[str], message: str):
-    said = str(error(new(*arguments)))
+    error = new(*arguments).exception
+    assert isinstance(error, GavelError)
+    said = str(error)
     assert message in said
     assert "sk-secret" not in said
     assert not Path("desk").exists()
@@ -126,3 +119,66 @@ def test_a_key_reaches_the_server_and_no_file(model: WriterModel, monkeypatch: p
     assert not any("sk-secret" in text for text in written)
     (server,) = gavel.find_scenario("desk/scenario.py").servers
     assert server.env == {"ORDERS_API_KEY": "sk-secret"}
+
+
+RETURNS = str(Path(__file__).parents[3] / "examples" / "returns.py")
+
+
+@pytest.mark.slow
+def test_a_scenario_is_played_without_a_model(tmp_path: Path):
+    checked = succeed("check", RETURNS, cwd=tmp_path)
+    for shown in ("look_up_order(", "the judge is asked", "trajectory_id", "episode 1: ", "16 groups of 8 episodes"):
+        assert shown in checked.stdout
+    assert "judge is the stand-in" in checked.stderr
+    (tokens,) = re.findall(r"as long as these \(([\d,]+) tokens\)", checked.stdout)
+    planning = ("train", RETURNS, "--dry-run")
+    planned = succeed(*planning, "--model", "embedded/returns-desk", cwd=tmp_path)
+    assert f"played by two scripts ({tokens} tokens each)" in planned.stdout
+    refused = run_gavel(*planning, cwd=tmp_path)
+    assert "Name a base model" in refused.stderr  # as the run would be
+    assert (refused.returncode, refused.stdout) == (1, "")
+
+
+@pytest.mark.slow
+def test_a_shipped_scenario_s_expert_and_fool_are_told_apart(tmp_path: Path):
+    checked = succeed("check", "maze", "--agent", "players", "--no-prompt", cwd=tmp_path)
+    assert "own expert and fool" in checked.stdout
+    assert re.findall("· .*success ([01])", checked.stdout) == ["1", "0"]
+
+
+@pytest.mark.slow
+def test_what_the_stand_in_does_not_read_is_printed_once(tmp_path: Path):
+    rubric = ("--judge", "stand-in", "--rubric", "- calls refund\n- is polite", "--no-prompt")
+    checked = succeed("check", "returns_desk", *rubric, cwd=tmp_path)
+    assert checked.stdout.count("is polite") == 1
+    assert "the judge is asked" not in checked.stdout
+
+
+@pytest.mark.slow
+def test_a_world_that_episodes_share_is_told(tmp_path: Path):
+    (tmp_path / "shop.py").write_text(
+        "import gavel\nSTOCK = {'lamp': 3}\n"
+        "def buy(item: str) -> int:\n    'Buy an item.'\n    STOCK[item] = 9 - 1\n    return STOCK[item]\n"
+        "shop = gavel.Scenario(name='shop', tools=[buy], tasks=[gavel.Task(user='A lamp, please.')], held_out=0)\n"
+    )
+    checked = run_gavel("check", "shop.py", "--judge", "constant", cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
+    assert "changed STOCK of shop.py, which all episodes share" in " ".join(checked.stdout.split())
+    assert "teaches nothing" in checked.stdout
+
+
+@pytest.mark.slow
+def test_a_model_plays_with_its_cost_and_one_that_fails_fails_the_check(tmp_path: Path, endpoint: Endpoint):
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+    endpoint.script = [lambda request: says("I cannot help with that.", usage)]
+    command = ("check", "returns_desk", "--judge", "constant", "--agent")
+    openai = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"{endpoint.url}/v1"}
+    checked = run_gavel(*command, "openai/gpt-4o-mini", cwd=tmp_path, **openai)
+    assert "assistant: I cannot help with that." in checked.stdout, checked.stderr
+    assert "These two episodes cost 0.0000" in checked.stdout
+    assert endpoint.requests[0]["tools"]
+    endpoint.script = [fails(400)]
+    failed = run_gavel(*command, "openai/gpt-4o-mini", cwd=tmp_path, **openai)
+    assert failed.returncode == 1
+    assert "failed: " in failed.stdout
+    local = run_gavel(*command, "tool-caller", cwd=tmp_path)
+    assert "gavel evaluate --models base:tool-caller" in " ".join(local.stderr.split())

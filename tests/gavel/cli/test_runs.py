@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 from gavel.base.errors import GavelError
 from gavel.cli.named import read_attempts
 from gavel.cli.runs import app
-from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.run_listing import RunSummary, read_runs
 from tests.forked import gavel, succeed
-from tests.gavel.reports.made import damage_row, made_run
+from tests.gavel.reports.made import damage_row, made_run, store
 from tests.scenarios.formats.attempts import both, whole
 
 
@@ -60,18 +59,14 @@ def test_a_run_has_its_state_and_its_best_figure(
 
 
 def test_a_run_that_ended_before_its_steps_is_interrupted_and_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
+    assert "There are no runs" in CliRunner().invoke(app, [str(tmp_path)]).stdout
+    succeed("runs", "--json", cwd=tmp_path)
     directory = run_of(tmp_path, "one", [0.4, 0.5], steps=9)
     with (directory / "metrics.jsonl").open("a") as stream:
         stream.write('{"step": 2, "spl')
     run = only(tmp_path)
     assert (run.state, run.step) == ("interrupted", 1)
-
-
-def test_the_command_prints_a_table_and_says_when_there_is_nothing(tmp_path: Path) -> None:
-    assert "There are no runs" in CliRunner().invoke(app, [str(tmp_path)]).stdout
-    succeed("runs", "--json", cwd=tmp_path)
-    run_of(tmp_path, "one", [0.4], steps=0)
-    assert "success 0.40" in CliRunner().invoke(app, [str(tmp_path)]).stdout
+    assert "success 0.50" in CliRunner().invoke(app, [str(tmp_path)]).stdout
     (tmp_path / "file").touch()
     with pytest.raises(GavelError, match="is no directory"):
         list(read_runs(tmp_path / "file"))
@@ -126,48 +121,39 @@ def test_runs_are_listed_by_where_they_stand_below_a_directory(tmp_path: Path) -
     assert {run.name for run in read_runs(root / "compare")} == {"desk/judge-30-steps-seed-0"}
 
 
-def test_a_run_is_named_as_it_is_listed_or_by_its_directory(tmp_path: Path) -> None:
+def test_a_run_is_reported_by_its_name_or_directory_with_what_is_damaged(tmp_path: Path) -> None:
     run = made_run(tmp_path / "runs" / "desk" / "one")
-    assert gavel("report", "desk/one", cwd=tmp_path, GAVEL_RUNS="runs").stdout.strip().endswith("one/report.html")
-    assert (run / "report.html").is_file()
     done = succeed("report", str(run), "--out", "page.html", cwd=tmp_path)
     outcome, page = done.stdout.splitlines()[0], done.stdout.splitlines()[-1]
     assert ("success" in outcome, page) == (True, "Report: page.html")
     assert f"gavel view {run}" in done.stderr
+    assert "warning" not in done.stderr.lower()
     assert (tmp_path / "page.html").is_file()
-
-
-def test_damaged_files_are_told_once_on_the_page_and_on_the_command_line(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "runs" / "desk" / "one")
-    assert "warning" not in gavel("report", "desk/one", cwd=tmp_path).stderr.lower()
     damage_row(run)
     (run / "model.json").write_text('{"base_model"')
-    done = gavel("report", "desk/one", cwd=tmp_path)
-    assert done.returncode == 0
+    done = succeed("report", "desk/one", cwd=tmp_path, GAVEL_RUNS="runs")
+    assert done.stdout.strip().endswith("one/report.html")
     page = (run / "report.html").read_text()
     for told in ("1 row of runs/desk/one/metrics.jsonl cannot be read (line 2)", "one/model.json cannot be read"):
         assert done.stderr.count(told) == page.count(told) == 1
     assert "Curves" in page
 
 
-def stored_run(path: Path) -> Path:
+def store_run(path: Path) -> None:
     path.mkdir(parents=True)
     (path / "model.json").write_text(json.dumps({"name": "one", "project": "desk"}))
-    (group,) = [stored.group for stored in both()]
     for split, step in (("train", 1), ("train", 2), ("val/hard", 2)):
-        TrajectoryStore(path / "trajectories" / split / f"{step:06d}.jsonl.zst").extend([group])
-    return path
+        store(path, step, split, run="").append(both()[0].group)
 
 
 def test_a_run_s_trajectories_are_written_and_what_is_lost_is_named(tmp_path: Path) -> None:
-    stored_run(tmp_path / "runs" / "desk" / "one")
+    store_run(tmp_path / "runs" / "desk" / "one")
     done = succeed("export", "trajectories", "desk/one", "--format", "otel", "-o", "all.jsonl", cwd=tmp_path)
     assert done.stdout.strip() == "wrote 6 attempts of 3 groups as OpenTelemetry spans to all.jsonl"
     assert "left out or changed: 9 × sampled turn with the token ids of its prompt" in done.stderr
     assert '"stringValue":"train/1/0/0"' in (tmp_path / "all.jsonl").read_text()
     chosen = ("--split", "val/hard", "--step", "2", "--format", "otel", "-o", "hard.jsonl")
-    done = gavel("export", "trajectories", "desk/one", *chosen, cwd=tmp_path)
-    assert "wrote 2 attempts" in done.stdout, done.stderr
+    succeed("export", "trajectories", "desk/one", *chosen, cwd=tmp_path)
     assert len((tmp_path / "hard.jsonl").read_text().splitlines()) == 2
 
 
@@ -180,7 +166,7 @@ def test_a_file_of_another_program_is_written_in_a_third_one_s_format(tmp_path: 
 
 
 def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    stored_run(tmp_path / "run")
+    store_run(tmp_path / "run")
     (tmp_path / "in.jsonl").write_text("{}\n")
     form = ("--format", "otel", "-o", "out.jsonl")
     for arguments, told in (

@@ -4,7 +4,6 @@ import html
 import io
 import json
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ from gavel.scenarios.trajectory import Trajectory
 from tests.batches import BatchService
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says, scores
 from tests.forked import start_gavel, succeed
-from tests.judge.groups import saying
-from tests.limits import HANG_SECONDS
+from tests.judge.groups import broken, saying
+from tests.limits import wait_until
 from tests.vendors import PERMANENT
 
 RULES = "- ends with a message to the customer"
@@ -64,10 +63,6 @@ def printed(groups: list[TrajectoryGroup], by: str | None = None) -> str:
     text = io.StringIO()
     print_scores(Console(file=text, width=160), groups, by)
     return text.getvalue()
-
-
-async def broken(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
-    raise JudgeError("the judge is away.")
 
 
 @pytest.mark.parametrize(
@@ -126,12 +121,18 @@ def test_what_a_judge_says_cannot_draw_on_the_terminal():
         ("@none.md", r"the rubric none\.md cannot be read"),
         ("none.md", "names a file"),
         ("@slip.json", "no JSON of a rubric"),
+        (None, r"the stand-in cannot read(.|\n)*--rubric"),
+        ("- answers correctly", "the stand-in cannot read"),
     ],
 )
-def test_a_rubric_file_that_is_not_there_or_has_a_slip_is_an_error(tmp_path: Path, rubric: str, told: str):
+def test_a_rubric_that_is_not_there_has_a_slip_or_no_rule_to_check_is_an_error(
+    tmp_path: Path, rubric: str | None, told: str
+):
     written(tmp_path / "slip.json", '{"criteria": [{"name": "kind" "text": "Is kind."}]}')
-    with pytest.raises(GavelError, match=told):
-        score_and_print(written(tmp_path / "rows.jsonl", GOOD), JudgeConfig(models="stand-in", rubric=rubric))
+    rows, config = written(tmp_path / "rows.jsonl", GOOD, SILENT), JudgeConfig(models="stand-in", rubric=rubric)
+    with pytest.raises(JudgeError if "stand-in" in told else GavelError, match=told):
+        score_and_print(rows, config, None, tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def command(endpoint: Endpoint, *more: str) -> list[str]:
@@ -147,11 +148,7 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
     probed = says('{"ok": true}')
     endpoint.script = [lambda _: probed, scores(0.9, 0.1), scores(0.9, 0.1), endpoint.silence]
     running = start_gavel(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
-    deadline = time.monotonic() + HANG_SECONDS
-    while not out.exists() or out.read_bytes().count(b"\n") < 2:
-        assert running.process.is_alive(), running.stderr
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not running.process.is_alive() or (out.exists() and out.read_bytes().count(b"\n") >= 2))
     running.send(stop)
     stopped = running.end()
     if stop == signal.SIGINT:
@@ -177,27 +174,15 @@ def test_standard_output_is_json_lines_and_nothing_else(tmp_path: Path, endpoint
     assert "2 of 2 trajectories scored" in " ".join(done.stderr.split())
 
 
-def test_the_stand_in_is_announced_with_the_judge_that_a_key_makes_usable(
+def test_the_stand_in_is_announced_with_the_judge_that_a_key_makes_usable_and_what_it_does_not_read_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "set")
-    score_and_print(written(tmp_path / "rows.jsonl", GOOD, SILENT), JudgeConfig(models="stand-in", rubric=RULES))
-    assert "ANTHROPIC_API_KEY is set: --judge anthropic/" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("rubric", [None, "- answers correctly"])
-def test_without_a_rule_to_check_nothing_is_scored(rubric: str | None, tmp_path: Path):
-    path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    with pytest.raises(JudgeError, match="the stand-in cannot read") as refused:
-        score_and_print(path, JudgeConfig(models="stand-in", rubric=rubric), None, tmp_path / "out.jsonl")
-    assert rubric is not None or "--rubric" in refused.value.remedy
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_what_the_stand_in_does_not_read_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     config = JudgeConfig(models="stand-in", rubric=f"{RULES}\n- is right")
     score_and_print(written(tmp_path / "rows.jsonl", *parcels(2)), config, "n", tmp_path / "out.jsonl")
-    assert capsys.readouterr().out.count("is right") == 1
+    out, told = capsys.readouterr()
+    assert "ANTHROPIC_API_KEY is set: --judge anthropic/" in told
+    assert out.count("is right") == 1
     assert "1 of 2 rules checked; not read:" in html.unescape((tmp_path / "out.report.html").read_text())
 
 
@@ -296,9 +281,9 @@ def test_what_nobody_was_scored_in_is_judged_again_and_the_rest_is_not_paid_for(
     score_and_print(out, config, None, again, retry_unscored=True)
     assert len(endpoint.requests) == earlier + 2
     if again is not None:
-        after = read_groups(again)
-        assert [g.judgement and g.judgement.status for g in after] == ["scored"] * 3
-        assert [after[n] for n in (0, 2)] == [before[n] for n in (0, 2)]
+        first, second, third = read_groups(again)
+        assert second.judgement
+        assert ([first, third], second.judgement.status) == (before[::2], "scored")
     other = config.model_copy(update={"rubric": "Be kind."})
     with pytest.raises(GavelError, match="rubric"):
         score_and_print(out, other, None, tmp_path / "other.jsonl", retry_unscored=True)
@@ -322,9 +307,7 @@ def config(service: BatchService) -> JudgeConfig:
 
 @pytest.fixture
 def groups_file(tmp_path: Path) -> Path:
-    path = tmp_path / "groups.jsonl"
-    path.write_text("".join(saying(f"a {n}", f"b {n}").to_json() + "\n" for n in range(GROUPS)))
-    return path
+    return written(tmp_path / "groups.jsonl", *(saying(f"a {n}", f"b {n}").to_json() + "\n" for n in range(GROUPS)))
 
 
 def one_is_unusable_at_first(request: Request) -> Answer:
@@ -343,12 +326,11 @@ def test_scores_come_through_batches_at_half_the_price_and_repairs_through_a_sec
     out = tmp_path / "judged.jsonl"
     score_and_print(groups_file, config, out=out, batch=True)
     judged = read_groups(out)
-    assert {group.judgement.status for group in judged if group.judgement} == {"scored"}
-    assert len(service.batches) == 2
+    said = [group.judgement for group in judged if group.judgement]
+    assert {each.status for each in said} == {"scored"}
     assert [len(batch.requests) for batch in service.batches.values()] == [2 * GROUPS, 1]
-    usd = sum(group.judgement.cost_usd or 0 for group in judged if group.judgement)
-    assert usd == pytest.approx((2 * GROUPS + 1) * (100 * 2 + 20 * 8) / 1e6 / 2)
-    assert sum(group.judgement.calls for group in judged if group.judgement) == 2 * GROUPS + 1
+    assert sum(each.cost_usd or 0 for each in said) == pytest.approx((2 * GROUPS + 1) * (100 * 2 + 20 * 8) / 1e6 / 2)
+    assert sum(each.calls for each in said) == 2 * GROUPS + 1
     assert "12 of 12 answered" in capsys.readouterr().err
     assert not (tmp_path / "judged.jsonl.batch").exists()
 

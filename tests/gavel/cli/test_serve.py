@@ -1,11 +1,12 @@
 """`gavel serve` and its settings, `gavel keys`, `gavel serve-env`."""
 
 import json
+import re
 import socket
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from gavel.base.errors import GavelError
 from gavel.cli.serve import SERVE_FLAGS, app, keys_app, serve, service_config
@@ -19,19 +20,17 @@ HASH = f"sha256:{'0' * 64}"
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GAVEL_DATABASE_URL", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def test_without_settings_it_is_a_stand_in_on_loopback_with_a_file():
+def test_options_win_over_the_environment_that_over_the_file_and_else_it_is_a_stand_in_on_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+):
     config = service_config(NOTHING)
     assert config == ServiceConfig(judge=config.judge)
     assert (config.host, config.database, config.judge.models) == ("127.0.0.1", "gavel_service.sqlite", "stand-in")
-
-
-def test_options_win_over_the_environment_and_that_over_the_file(monkeypatch: pytest.MonkeyPatch):
     Path("gavel.toml").write_text(
         'port = 1\nhost = "::1"\ndatabase = "a"\n[judge]\nmodels = "x"\norders = 3\n[limits]\nmembers = 5\n'
     )
@@ -43,27 +42,6 @@ def test_options_win_over_the_environment_and_that_over_the_file(monkeypatch: py
     assert (config.host, config.port, config.database) == ("::1", 3, "postgresql://host/name")
     assert (config.judge.models, config.judge.orders, config.judge.params) == ("y", 3, {"temperature": 0})
     assert config.limits.members == 6
-
-
-@pytest.mark.parametrize(
-    ("file", "variable", "message"),
-    [
-        ("prot = 1", None, r"gavel.toml, line 1: .* has no prot.*\n.*port"),
-        ("[limits]\nmembers = 0", None, "line 2: limits.members"),
-        (f'[keys.ci]\nhash = "{HASH}"\nprojectsx = 1', None, "line 3: .*\n.*projects"),
-        ("[judge]\nordersx = 1", None, "line 2: .*\n.*orders"),
-        ("port = 1", ("GAVEL_SERVICE_LIMITS__MEMBERZ", "1"), "GAVEL_SERVICE_LIMITS__MEMBERZ"),
-        ("port =", None, "is not TOML"),
-    ],
-)
-def test_a_mistake_is_named_with_its_place(
-    file: str, variable: tuple[str, str] | None, message: str, monkeypatch: pytest.MonkeyPatch
-):
-    Path("gavel.toml").write_text(file)
-    if variable:
-        monkeypatch.setenv(*variable)
-    with pytest.raises(GavelError, match=message):
-        service_config(NOTHING)
 
 
 SETTINGS = f"""
@@ -105,8 +83,14 @@ def test_the_check_prints_all_settings_and_they_read_back_the_same(monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("file", "message"),
     [
+        ("prot = 1", r"gavel.toml, line 1: .* has no prot.*\n.*port"),
+        ("[limits]\nmembers = 0", "line 2: limits.members"),
+        (f'[keys.ci]\nhash = "{HASH}"\nprojectsx = 1', "line 3: .*\n.*projects"),
+        ("[judge]\nordersx = 1", "line 2: .*\n.*orders"),
+        ("port = 1", "GAVEL_SERVICE_LIMITS__MEMBERZ"),
+        ("port =", "is not TOML"),
         ("[keys.ci]\nprojects = []", "hash or an env"),
         (f'[keys.ci]\nhash = "{HASH}"\nenv = "CI"', "not both"),
         (f'[keys.ci]\nhash = "{KEY}"', "print-hash"),
@@ -118,12 +102,14 @@ def test_the_check_prints_all_settings_and_they_read_back_the_same(monkeypatch: 
         ('[keys.ci]\nenv = "SHORT"', "SHORT"),
     ],
 )
-def test_a_key_that_cannot_be_one_is_refused_and_never_shown(table: str, message: str, monkeypatch: pytest.MonkeyPatch):
-    Path("gavel.toml").write_text(table)
+def test_a_mistake_is_named_with_its_place_and_no_key_shown(file: str, message: str, monkeypatch: pytest.MonkeyPatch):
+    Path("gavel.toml").write_text(file)
     monkeypatch.setenv("SHORT", "secret")
+    if message.startswith("GAVEL_"):
+        monkeypatch.setenv(message, "1")
     result = CliRunner().invoke(app, ["--check"])
     assert isinstance(result.exception, GavelError)
-    assert message in str(result.exception)
+    assert re.search(message, str(result.exception))
     assert KEY not in str(result.exception) + result.output
     assert result.exception.remedy
 
@@ -135,11 +121,14 @@ def test_it_serves_neither_others_without_keys_nor_on_a_port_that_is_taken():
         serve({**NOTHING, "port": taken.getsockname()[1], "judge": "constant"})
 
 
-def run(*arguments: str) -> str:
-    return CliRunner().invoke(keys_app, arguments, catch_exceptions=False).stdout
+def keys(*arguments: str) -> Result:
+    return CliRunner().invoke(keys_app, arguments)
 
 
 def test_a_key_is_made_listed_and_revoked():
+    def run(*arguments: str) -> str:
+        return keys(*arguments).stdout
+
     token = run("create", "trainer", "--project", "desk", "--max-cost", "5", "--concurrent-groups", "8").strip()
     key_id = token.split("_")[1]
     listed = run("list")
@@ -158,28 +147,21 @@ def test_a_key_is_made_listed_and_revoked():
 
 @pytest.mark.parametrize("arguments", [("revoke", "none"), ("create", "x", "--max-cost", "-1"), ("create", "a\nb")])
 def test_what_cannot_be_done_is_an_error_with_a_remedy(arguments: tuple[str, ...]):
-    result = CliRunner().invoke(keys_app, arguments)
+    result = keys(*arguments)
     assert result.exit_code != 0
     assert result.exception is None or isinstance(result.exception, GavelError | SystemExit)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["returns_desk", "--host", "0.0.0.0"], "GAVEL_ENV_KEY"),
-        (["returns_desk", "--host", "256.1.1.1"], "cannot listen"),
-    ],
-)
-def test_what_cannot_be_served_is_told(arguments: list[str], told: str, tmp_path: Path) -> None:
-    refused = gavel("serve-env", *arguments, cwd=tmp_path, **({"GAVEL_ENV_KEY": "k"} if "256" in arguments[-1] else {}))
-    assert refused.returncode == 1
-    assert told in refused.stderr
+def test_what_cannot_be_served_is_told(tmp_path: Path) -> None:
+    for host, key, told in (("0.0.0.0", "", "GAVEL_ENV_KEY"), ("256.1.1.1", "k", "cannot listen")):
+        refused = gavel("serve-env", "returns_desk", "--host", host, cwd=tmp_path, GAVEL_ENV_KEY=key)
+        assert refused.returncode == 1
+        assert told in refused.stderr
 
 
 def test_a_hash_is_printed_as_an_entry_of_the_settings_and_nothing_is_stored():
-    options = ("--project", "desk", "--max-cost", "5", "--print-hash")
-    result = CliRunner().invoke(keys_app, ("create", "ci", *options), catch_exceptions=False)
+    result = keys("create", "ci", "--project", "desk", "--max-cost", "5", "--print-hash")
     token = result.stdout.strip()
     assert token.startswith("gavel_")
     assert not Path("gavel_service.sqlite").exists()

@@ -6,10 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import redirect_stderr
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,18 +22,17 @@ from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import EVALUATING, Evaluation
 from gavel.trainer.loop.train_loop import StepReport
 from tests.gavel.reports.made import made_run
-from tests.limits import HANG_SECONDS
+from tests.limits import HANG_SECONDS, wait_until
 
 TREE = Path(__file__).parents[3]
-NARROW = ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "narrow"),
     [
-        (["doctor"], NARROW[0]),
-        (["train", "no_scenario–"], NARROW[1]),
+        (["doctor"], {"PYTHONIOENCODING": "ascii"}),
+        (["train", "no_scenario–"], {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
     ],
 )
 def test_every_command_can_print_where_there_is_only_ascii(command: list[str], narrow: dict[str, str]) -> None:
@@ -48,9 +45,9 @@ def test_every_command_can_print_where_there_is_only_ascii(command: list[str], n
     assert b"Traceback" not in done.stderr
 
 
-def report(step: int, score: float = 0.5) -> StepReport:
-    result = TrainResult(step=step, trained=True, metrics={"judge_score": score})
-    return StepReport(result, [], rollout=2.0, judge=1.0, train=3.0, whole=60.0)
+def report(step: int, *members: Trajectory) -> StepReport:
+    result = TrainResult(step=step, trained=True, metrics={"judge_score": 0.5})
+    return StepReport(result, [TrajectoryGroup(members)], rollout=2.0, judge=1.0, train=3.0, whole=60.0)
 
 
 def printed(steps: int = 4, every: int = 2, judge: Judge | None = None, *, success: bool = True) -> list[str]:
@@ -85,26 +82,15 @@ def test_rollouts_that_failed_are_told_at_the_end() -> None:
     text = io.StringIO()
     display = RunDisplay(Console(file=text, width=80), 1)
     with display.shown():
-        members = [Trajectory(), Trajectory(status="failed", status_reason="database is down")]
-        display.stepped(replace(report(1), groups=[TrajectoryGroup(members)]))
+        display.stepped(report(1, Trajectory(), Trajectory(status="failed", status_reason="database is down")))
     assert text.getvalue().splitlines()[-1] == "1 of 2 rollouts failed; the first: database is down"
 
 
 class Heard(io.StringIO):
     """A stream that lets a test wait for what is written."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._written = threading.Condition()
-
-    def write(self, text: str) -> int:
-        with self._written:
-            self._written.notify_all()
-            return super().write(text)
-
     def wait_for(self, text: str) -> None:
-        with self._written:
-            assert self._written.wait_for(lambda: text in self.getvalue(), HANG_SECONDS), self.getvalue()
+        wait_until(lambda: text in self.getvalue())
 
 
 def test_a_command_that_prints_nothing_is_told_and_then_what_it_waits_for() -> None:
@@ -119,10 +105,12 @@ def test_a_command_that_prints_nothing_is_told_and_then_what_it_waits_for() -> N
     assert "write" not in vars(stderr)
 
 
-def test_output_keeps_the_heartbeat_quiet_and_a_server_waits_in_silence() -> None:
+def test_output_keeps_the_heartbeat_quiet_and_a_server_waits_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gavel.cli.terminal._LOOK_SECONDS", 0.01)
     stderr = Heard()
     with redirect_stderr(stderr), heartbeat("gavel train", quiet=HANG_SECONDS, first=HANG_SECONDS):
         print("step 1/2", file=sys.stderr)
+        time.sleep(0.1)
     with redirect_stderr(stderr), heartbeat("gavel serve", serves=True, quiet=0.01, first=0.01):
         print("listening", file=sys.stderr)
         with waiting_for("the last calls"):
@@ -147,26 +135,19 @@ def test_a_piped_wait_is_one_line_with_its_status_and_tells_what_is_left() -> No
     assert line.endswith(" · 0.12 USD")
 
 
-HEADINGS = ("", "held-out success", "steps to 0.80", "reward's gap to success", "cost, USD", "time")
-ROWS = [
-    ("judge (openai/gpt-5-mini)", "0.91 ± 0.02", "14 (3 of 5 seeds)", "+0.31", "not known", "1 h 12 min"),
-    ("hand", "0.90 ± 0.01", "9", "–", "–", "58 min"),
-]
-
-
-def printed_figures(width: int) -> list[str]:
-    text = io.StringIO()
-    console = Console(file=text, width=width, force_terminal=True, color_system=None)
-    print_table(console, HEADINGS, ROWS, right=HEADINGS[1:])
-    return [line.rstrip() for line in text.getvalue().splitlines()]
-
-
 @pytest.mark.parametrize("width", [200, 80, 40, 1])
 def test_every_figure_is_whole_on_a_line(width: int) -> None:
-    lines = printed_figures(width)
-    for row in ROWS:
-        for figure in row[1:]:
-            assert any(figure in line for line in lines), (figure, lines)
+    headings = ("", "held-out success", "steps to 0.80", "reward's gap to success", "cost, USD", "time")
+    rows = [
+        ("judge (openai/gpt-5-mini)", "0.91 ± 0.02", "14 (3 of 5 seeds)", "+0.31", "not known", "1 h 12 min"),
+        ("hand", "0.90 ± 0.01", "9", "–", "–", "58 min"),
+    ]
+    text = io.StringIO()
+    console = Console(file=text, width=width, force_terminal=True, color_system=None)
+    print_table(console, headings, rows, right=headings[1:])
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    for figure in (figure for row in rows for figure in row[1:]):
+        assert any(figure in line for line in lines), (figure, lines)
     assert "…" not in "".join(lines)
     assert (len(lines) == 3) == (width == 200)  # a line for each row
     if width >= 40:
@@ -202,10 +183,6 @@ finally:
 """
 
 
-BURST = 30
-"""Ctrl-C that arrive while one is being obeyed."""
-
-
 def interrupted(times: int, *, thread: float, ending: float, gap: float = 0.0) -> tuple[int, str, str]:
     """Status and output of a command, after `times` Ctrl-C, whose step takes `thread` and then `ending` seconds."""
     command = [sys.executable, "-c", COMMAND, str(thread), str(ending)]
@@ -219,7 +196,7 @@ def interrupted(times: int, *, thread: float, ending: float, gap: float = 0.0) -
             process.send_signal(signal.SIGINT)
             time.sleep(gap)
         while times > 1 and process.poll() is None:  # signals that come before the first is seen count as one
-            for _ in range(BURST):
+            for _ in range(30):  # while one is being obeyed
                 process.send_signal(signal.SIGINT)
             time.sleep(0.1)
         out, err = process.communicate(timeout=HANG_SECONDS)

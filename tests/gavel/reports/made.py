@@ -90,14 +90,7 @@ def made_run(
     with (directory / "metrics.jsonl").open("a") as stream:
         stream.write('{"split": "train", "st')  # torn: the run goes on
     for step, reply in ((0, "?"), (steps, says)):
-        attempts = [
-            Trajectory(
-                messages_and_choices=[{"role": "user", "content": HOSTILE}, choice(reply)],
-                metrics={"success": True},
-                metadata={"task": {"id": f"task-{number}"}},
-            )
-            for number in range(3)
-        ]
+        attempts = [scored_member(1.0, hand=0.0, judged=False, says=reply, task=f"task-{n}") for n in range(3)]
         store(directory, step, "held_out", run="").append(TrajectoryGroup(attempts))
     for step in range(1, steps + 1):
         members = [scored_member(score / 3, hand=1 - score / 3, judged=judged) for score in range(4)]
@@ -112,12 +105,14 @@ def damage_row(run: Path) -> None:
     (run / "metrics.jsonl").write_text(f"{first}\n{second[:-4]}\n{rest}")
 
 
-def scored_member(score: float, *, hand: float, judged: bool = True) -> Trajectory:
+def scored_member(
+    score: float, *, hand: float, judged: bool = True, says: str = HOSTILE, task: str = HOSTILE
+) -> Trajectory:
     trajectory = Trajectory(
-        messages_and_choices=[{"role": "user", "content": HOSTILE}, choice(HOSTILE)],
+        messages_and_choices=[{"role": "user", "content": HOSTILE}, choice(says)],
         reward=score,
         metrics={"success": score > 0.5, "reward/hand": hand},
-        metadata={"task": {"id": HOSTILE}},
+        metadata={"task": {"id": task}},
     )
     if judged:
         trajectory.judgement = Judgement(score=score, explanation=HOSTILE, flags=["contentless"])
@@ -130,41 +125,16 @@ RUN = "desk/clerk"
 def sampled(
     text: str | None, *calls: tuple[str, str], logprobs: tuple[float, ...] = (-0.1, -2.0), **extra: Any
 ) -> Choice:
-    tools = [
-        {"id": f"call-{at}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        for at, (name, arguments) in enumerate(calls)
-    ]
-    message = {"role": "assistant", "content": text, **({"tool_calls": tools} if tools else {})}
-    return Choice.model_validate(
-        {
-            "index": 0,
-            "finish_reason": "tool_calls" if calls else "stop",
-            "message": message,
-            "token_logprobs": list(logprobs),
-            "token_ids": list(range(len(logprobs))),
-            **extra,
-        }
-    )
+    tokens = {"token_logprobs": list(logprobs), "token_ids": list(range(len(logprobs)))}
+    return choice(text, calls, "call-", **{"finish_reason": "tool_calls" if calls else "stop", **tokens, **extra})
 
 
 def member(
-    said: str,
-    score: float | None,
-    *,
-    task: str = "t1",
-    success: bool | None = None,
-    flags: tuple[str, ...] = (),
-    **fields: Any,
+    said: str, score: float | None, *, task: str = "t1", success: bool | None = None, flags: Any = (), **fields: Any
 ) -> Trajectory:
     votes = [] if score is None else [Vote(score=score, position=0, order=0, model="gavel/stand-in", explanation="why")]
-    judgement = Judgement(
-        score=score,
-        standard_error=0.05,
-        explanation="because",
-        votes=votes,
-        flags=list(flags),
-        reason=None if votes else "no reply",
-    )
+    about: Any = {"standard_error": 0.05, "explanation": "because", "reason": None if votes else "no reply"}
+    judgement = Judgement(score=score, votes=votes, flags=list(flags), **about)
     return Trajectory(
         messages_and_choices=[
             {"role": "system", "content": "You run the desk."},

@@ -18,8 +18,7 @@ from gavel.reports.transcript import pretty_json, shown_text, transcribe
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
-from gavel.scenarios.trajectory_store import TrajectoryStore
-from tests.gavel.reports.made import HOSTILE, made_run, sampled, shown
+from tests.gavel.reports.made import HOSTILE, made_run, sampled, shown, store
 from tests.judge.groups import choice, desk
 
 
@@ -32,7 +31,10 @@ def test_a_cost_that_a_step_does_not_tell_is_not_known(tmp_path: Path) -> None:
     assert cost_of(rows) is None
 
 
-def test_a_run_has_a_row_for_each_step_and_each_evaluation(tmp_path: Path) -> None:
+def test_a_run_has_a_row_for_each_step_and_each_evaluation_and_none_for_what_a_program_added(tmp_path: Path) -> None:
+    rows = [step_row(1, 2, reward=0.9), {"split": "train", "step": 1, "my_metric": 0.5, "reward": 0.1}]
+    assert outcome_in_words(rows) == ["1 step trained; no held-out tasks were measured since."]
+    assert step_rows(rows)[0].figures["reward"] == 0.9
     found = step_rows(read_run(made_run(tmp_path / "run", judged=False)).rows)
     assert [(row.step, row.held_out) for row in found] == [(3, 0.9), (2, None), (1, None), (0, 0.5)]
     assert found[1].figures == {"success": 0.5, "loss": -0.1}
@@ -40,19 +42,9 @@ def test_a_run_has_a_row_for_each_step_and_each_evaluation(tmp_path: Path) -> No
     assert found[3].left_out == []
 
 
-def test_a_row_that_a_program_added_is_no_step() -> None:
-    added = {"split": "train", "step": 1, "my_metric": 0.5, "reward": 0.1}
-    rows = [step_row(1, 2, reward=0.9), added]
-    assert outcome_in_words(rows) == ["1 step trained; no held-out tasks were measured since."]
-    assert step_rows(rows)[0].figures["reward"] == 0.9
-
-
-def member(success: bool, task: str = "1") -> Trajectory:
-    return Trajectory(
-        messages_and_choices=[choice(f"{success}")],
-        metrics={"success": success},
-        metadata={"task": {"id": task}},
-    )
+def member(success: bool, task: int = 1) -> Trajectory:
+    metadata: Any = {"task": {"id": f"{task}"}}
+    return Trajectory(messages_and_choices=[choice("x")], metrics={"success": success}, metadata=metadata)
 
 
 def evaluation(step: int, success: float) -> dict[str, Any]:
@@ -65,7 +57,8 @@ def step_row(step: int, trained: int, **figures: float) -> dict[str, Any]:
 
 def test_the_pair_that_is_shown_is_a_failure_that_became_a_success(tmp_path: Path) -> None:
     for step, successes in ((0, (True, False)), (2, (True, True))):
-        write_attempts(tmp_path, step, [member(ok, task=f"{task}") for task, ok in enumerate(successes)])
+        attempts = [TrajectoryGroup([member(ok, task)]) for task, ok in enumerate(successes)]
+        store(tmp_path, step, "held_out", run="").extend(attempts)
     shown = [(title, each.metadata["task"], each.metrics["success"]) for title, each in before_and_after(tmp_path)]
     assert shown == [("after step 0", {"id": "1"}, False), ("after step 2", {"id": "1"}, True)]
 
@@ -90,6 +83,9 @@ def test_a_run_that_trained_nothing_says_so_first_with_the_reason_and_what_to_tr
     constant = " ".join(outcome_in_words(rows, max_tokens=48, scenario="mine.py", judges=["gavel/constant"]))
     assert "--fresh --judge" in constant
     assert not any(word in constant for word in ("gavel check", "--max-tokens")), "neither can help"
+    for score in (0.4, 1.0):  # where all was right, it is not told
+        some = told(step_row(1, 1), step_row(2, 0, **{"left_out/no_signal": 16, "judge_score": score}))
+        assert ("Nothing was trained in 1 of 2" in some) == (score < 1)
 
 
 def test_a_gain_is_told_only_beyond_its_interval() -> None:
@@ -108,21 +104,12 @@ def test_a_gain_is_told_only_beyond_its_interval() -> None:
     assert outcome_in_words(unsure, settable=False)[1] == "More --steps may show a gain."  # `gavel demo` has no --set
 
 
-@pytest.mark.parametrize(("score", "is_told"), [(0.4, True), (1.0, False)])
-def test_steps_without_training_are_told_unless_all_was_right(score: float, is_told: bool) -> None:
-    idle = step_row(2, 0, **{"left_out/no_signal": 16, "judge_score": score})
-    assert ("Nothing was trained in 1 of 2" in told(step_row(1, 1), idle)) == is_told
-
-
 def test_wins_over_the_base_imitation_and_an_unfinished_run_have_an_outcome_too() -> None:
-    rows = [
-        {"split": "held_out", "step": step, "trajectories": 64, "wins/base": wins}
-        for step, wins in ((0, 0.5), (4, 0.9))
-    ]
+    row = {"split": "held_out", "trajectories": 64}
+    rows = [row | {"step": 0, "wins/base": 0.5}, row | {"step": 4, "wins/base": 0.9}]
     assert told(step_row(1, 1), *rows).startswith("It learned: its held-out attempts beat the base's at 0.90")
-    assert told({"split": "sft", "step": 1, "loss": 2.0}, {"split": "sft", "step": 2, "loss": 0.5}).startswith(
-        "It learned to imitate"
-    )
+    imitated = [{"split": "sft", "step": step, "loss": loss} for step, loss in ((1, 2.0), (2, 0.5))]
+    assert told(*imitated).startswith("It learned to imitate")
     assert told(evaluation(0, 0.5)) == "Nothing was trained yet."
     assert "1 step trained" in told(evaluation(0, 0.5), step_row(1, 1))
 
@@ -145,17 +132,18 @@ def test_a_run_that_stopped_early_says_where_and_a_judge_that_failed_says_why(tm
     assert not any(word in line for line in finished for word in ("Interrupted", "goes on"))
 
 
-def test_a_run_of_a_file_is_advised_by_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_a_file_is_advised_by_that_file(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "desk" / "one"
     run.mkdir(parents=True)
     (tmp_path / "mine.py").touch()
-    monkeypatch.chdir(tmp_path)
     for typed, advised in ("../../../mine.py:desk", "mine.py:desk"), ("returns_desk", "returns_desk"):
         (run / "run.toml").write_text(f'scenario = "{typed}"\n')
         assert any(f"`gavel check {advised}`" in line for line in outcome_of_run(run, [step_row(1, 0)]))
 
 
 def test_the_page_of_a_run_that_goes_on_tells_its_figures_and_hostile_text_stays_text(tmp_path: Path) -> None:
+    with pytest.raises(GavelError, match=r"is no run"):
+        write_run_report(tmp_path)
     page = shown(render_run(made_run(tmp_path / "desk" / "one")))
     assert page.index("It learned: held-out success 0.50 → 0.90") < page.index("After step 3")
     assert "6 groups whose members all have the same score" in page
@@ -165,28 +153,20 @@ def test_the_page_of_a_run_that_goes_on_tells_its_figures_and_hostile_text_stays
     assert "Entropy" not in page  # this run has none
 
 
-def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GavelError, match=r"is no run"):
-        write_run_report(tmp_path)
-
-
 POINTS = st.floats(-1e6, 1e6).map(CurvePoint)
 
 
 @given(st.dictionaries(st.text(max_size=3), st.dictionaries(st.integers(0, 500), POINTS), max_size=8))
-def test_every_dot_is_inside(curves: dict[str, dict[int, CurvePoint]]) -> None:
+def test_every_dot_is_inside_and_bands_are_clipped_to_the_axis(curves: dict[str, dict[int, CurvePoint]]) -> None:
     chart = curves_chart(curves)
     assert (chart is None) == (not any(curves.values()))
     for curve in chart.curves if chart else ():
         for x, y, _ in curve.dots:
             assert LEFT - 1e-6 <= x <= RIGHT + 1e-6
             assert TOP - 1e-6 <= y <= BOTTOM + 1e-6
-
-
-def test_bands_are_clipped_to_the_axis() -> None:
-    chart = curves_chart({"a": {0: CurvePoint(0.5, -3, 3), 1: CurvePoint(0.6, 0.5, 0.7)}}, low=0, high=1)
-    assert chart is not None
-    assert {(LEFT, TOP), (LEFT, BOTTOM)} <= set(chart.curves[0].band)
+    banded = curves_chart({"a": {0: CurvePoint(0.5, -3, 3), 1: CurvePoint(0.6, 0.5, 0.7)}}, low=0, high=1)
+    assert banded is not None
+    assert {(LEFT, TOP), (LEFT, BOTTOM)} <= set(banded.curves[0].band)
 
 
 def test_each_tenth_of_the_scores_tells_how_many_succeeded():
@@ -213,10 +193,9 @@ def test_a_strip_covers_all_tokens_and_shows_the_least_likely_of_each_block(coun
 
 def test_a_turn_that_ran_out_of_tokens_and_one_without_logprobs_are_marked():
     out_of_tokens = sampled("x", finish_reason="length", logprobs=())
-    cut = transcribe(Trajectory(messages_and_choices=[out_of_tokens]))[0].rounds[0][0]
-    assert (cut.cut, cut.strip, cut.sampled) == (True, None, True)
-    plain = transcribe(Trajectory(messages_and_choices=[{"role": "assistant", "content": "x"}]))[0].rounds[0][0]
-    assert (plain.sampled, plain.cut) == (False, False)
+    for item, marks in ((out_of_tokens, (True, True)), ({"role": "assistant", "content": "x"}, (False, False))):
+        turn = transcribe(Trajectory(messages_and_choices=[item]))[0].rounds[0][0]
+        assert ((turn.cut, turn.sampled), turn.strip) == (marks, None)
 
 
 def test_contents_and_calls_of_every_kind_are_text():
@@ -229,33 +208,24 @@ def test_contents_and_calls_of_every_kind_are_text():
     assert [*map(str, shown)] == ['refund(id="é", n=2)', "refund(not json)", "stop()"]
 
 
-def write_attempts(run: Path, step: int, members: list[Trajectory]) -> None:
-    store = TrajectoryStore(run / "trajectories" / "held_out" / f"{step:06d}.jsonl.zst")
-    store.extend(TrajectoryGroup([each]) for each in members)
-
-
 def test_the_page_shows_a_task_before_and_after_the_judge_beside_the_truth_and_what_a_demo_says(tmp_path: Path) -> None:
     run = made_run(tmp_path / "desk" / "one")
     (run / "summary.json").write_text('{"about": ["A tiny policy."]}')
     for file in (run / "trajectories" / "held_out").glob("*"):
         file.unlink()
-    liar = Trajectory(
-        messages_and_choices=[
-            {"role": HOSTILE, "content": HOSTILE},
-            choice(HOSTILE, calls=[(HOSTILE, HOSTILE)]),
-            {"role": "tool", "content": [{"type": "text", "text": HOSTILE}]},
-        ],
-        metrics={"success": False},
-        metadata={"task": {"id": "2"}},
-        judgement=Judgement(score=0.25, standard_error=0.03, explanation=HOSTILE),
-        status="truncated",
-        status_reason=HOSTILE,
-    )
+    liar = member(False, 2)
+    liar.messages_and_choices = [
+        {"role": HOSTILE, "content": HOSTILE},
+        choice(HOSTILE, calls=[(HOSTILE, HOSTILE)]),
+        {"role": "tool", "content": [{"type": "text", "text": HOSTILE}]},
+    ]
+    liar.judgement = Judgement(score=0.25, standard_error=0.03, explanation=HOSTILE)
+    liar.status, liar.status_reason = "truncated", HOSTILE
     after = desk("get_order", "deny", metrics={"success": True}, metadata={"task": {"id": "2"}})
-    write_attempts(run, 0, [member(True), liar])
+    store(run, 0, "held_out", run="").extend(TrajectoryGroup([each]) for each in (member(True), liar))
     assert "before and after" not in shown(render_run(run))
     before = shown(render_run(run)).count(HOSTILE)
-    write_attempts(run, 3, [Trajectory(), member(True), after])
+    store(run, 3, "held_out", run="").extend(TrajectoryGroup([each]) for each in (Trajectory(), member(True), after))
     text = shown(render_run(run))
     assert text.count(HOSTILE) - before == 8  # a call has two parts
     for part in ("A tiny policy.", "0.25 ± 0.03", "after step 3 not judged", "get_order(", "tau between score and"):

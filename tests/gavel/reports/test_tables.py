@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gavel.reports.comparison import Comparison, compare_cells, outcome, read_cell, statement, write_comparison
+from gavel.reports.comparison import compare_cells, outcome, read_cell, statement, write_comparison
 from gavel.reports.judge_trust import groups_needed, read_report, render_report
 from gavel.reports.model_table import (
     ModelTable,
@@ -42,21 +42,16 @@ from tests.judge.groups import choice
 DIFFERENCES = st.lists(st.floats(-1, 1), min_size=2, max_size=10).filter(lambda values: np.std(values) > 1e-6)
 
 
-@given(DIFFERENCES)
-def test_the_interval_is_scipy_s(values: list[float]) -> None:
+@given(DIFFERENCES, st.floats(0.01, 0.5))
+def test_the_interval_and_the_two_one_sided_tests_are_scipy_s(values: list[float], margin: float) -> None:
     slow = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
-    mean, paired = mean_over_seeds(values), paired_difference(values, 0.03)
+    mean, paired = mean_over_seeds(values), paired_difference(values, margin)
     assert mean.value is not None
     assert mean.half_width is not None
     assert (mean.value - mean.half_width, mean.value + mean.half_width) == pytest.approx(slow, abs=1e-9)
     assert (paired.low, paired.high) == pytest.approx(slow, abs=1e-9)
-
-
-@given(DIFFERENCES, st.floats(0.01, 0.5))
-def test_what_is_equivalent_is_so_by_two_one_sided_tests(values: list[float], margin: float) -> None:
     lower = stats.ttest_1samp(values, -margin, alternative="greater")[1]
     upper = stats.ttest_1samp(values, margin, alternative="less")[1]
-    paired = paired_difference(values, margin)
     assert paired.equivalent == paired.verdict.startswith("equivalent")
     if paired.equivalent:
         assert max(lower, upper) <= 0.025 + 1e-9
@@ -105,17 +100,13 @@ def test_an_interval_is_never_without_width_and_stays_within_0_and_1() -> None:
 FINALS = {"judge": (0.90, 0.88, 0.91), "hand": (0.91, 0.88, 0.90)}
 
 
-@pytest.fixture
-def comparison(tmp_path: Path) -> Comparison:
+def test_a_comparison_has_paired_differences_gaps_agreement_and_measures_and_so_have_its_files(tmp_path: Path) -> None:
     cells = [
         read_cell(arm, seed, made_run(tmp_path / f"{arm}-{seed}", final=final, judged=arm == "judge"), None)
         for arm, finals in FINALS.items()
         for seed, final in enumerate(finals)
     ]
-    return compare_cells(cells, "desk", tmp_path / "report", margin=0.03, threshold=0.89)
-
-
-def test_a_comparison_has_paired_differences_gaps_agreement_and_measures_before_and_after(comparison) -> None:
+    comparison = compare_cells(cells, "desk", tmp_path / "report", margin=0.03, threshold=0.89)
     difference = comparison.paired["judge - hand"]
     assert (difference.seeds, difference.mean) == (3, pytest.approx(0.0))
     assert "(95 %: -0.02 to +0.02, 3 seeds)" in statement("judge - hand", difference)
@@ -128,9 +119,6 @@ def test_a_comparison_has_paired_differences_gaps_agreement_and_measures_before_
     assert (judge.alarms_text, hand.alarms_text) == ("score gap: 3 of 3 runs, first at step 2", "–")
     assert judge.runs[0].tau_judge_hand == {step: pytest.approx(-1) for step in (1, 2, 3)}
     assert all(tau > 0 for tau in judge.runs[0].tau_judge_truth.values())
-
-
-def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(comparison: Comparison) -> None:
     page = write_comparison(comparison)
     text = shown(page.read_text())
     assert "before training" in text
@@ -138,23 +126,18 @@ def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(compar
     with (page.parent / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 12
-    assert [float(row["heldout_success"]) for row in rows if row["reward"] == "hand" and row["step"] == "3"] == [
-        *FINALS["hand"]
-    ]
+    last = [float(row["heldout_success"]) for row in rows if row["reward"] == "hand" and row["step"] == "3"]
+    assert last == [*FINALS["hand"]]
     figures = json.loads((page.parent / "comparison.json").read_text())
     assert figures["paired"]["judge - hand"]["equivalent"] is True
 
 
 def test_a_reward_on_which_nothing_was_trained_is_told_before_any_difference(tmp_path: Path) -> None:
-    def idle(name: str) -> Path:
-        directory = made_run(tmp_path / name, final=0.5)
-        rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()[:-1]]
-        rows = [row | {"groups_trained": 0} if row["split"] == "train" else row for row in rows]
-        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return directory
-
+    idle = made_run(tmp_path / "constant", final=0.5)
+    metrics = (idle / "metrics.jsonl").read_text()
+    (idle / "metrics.jsonl").write_text(metrics.replace('"train", ', '"train", "groups_trained": 0, '))
     trained = read_cell("judge", 0, made_run(tmp_path / "judge"), None)
-    untrained = read_cell("constant", 0, idle("constant"), None)
+    untrained = read_cell("constant", 0, idle, None)
     said = outcome(compare_cells([trained, untrained], "desk", tmp_path, margin=0.03, threshold=0.8))
     assert "constant" in said[0]
     assert "nothing was trained" in said[0]
@@ -168,17 +151,12 @@ def attempt(model: str, score: float | None) -> Trajectory:
     return Trajectory(metadata={"model": model}, judgement=judgement)
 
 
-GROUPS = [
-    TrajectoryGroup([attempt("a", 0.9), attempt("b", 0.1), attempt("c", 0.5)]),
-    TrajectoryGroup([attempt("a", 0.5), attempt("b", 0.5), attempt("c", None)]),
-    TrajectoryGroup([attempt("a", None), attempt("b", None), attempt("c", 0.2)]),
-]
-
-
 def test_wins_are_over_pairs_that_are_scored_and_a_tie_is_half() -> None:
-    row = model_row("a", {}, GROUPS)
+    table = ((0.9, 0.1, 0.5), (0.5, 0.5, None), (None, None, 0.2))
+    groups = [TrajectoryGroup(map(attempt, "abc", scores)) for scores in table]
+    row = model_row("a", {}, groups)
     assert (row.wins.value, row.wins.tasks) == (pytest.approx((1.0 + 0.5) / 2), 2)
-    assert model_row("b", {}, GROUPS).wins.value == pytest.approx((0.0 + 0.5) / 2)
+    assert model_row("b", {}, groups).wins.value == pytest.approx((0.0 + 0.5) / 2)
     assert row.score.value == pytest.approx(0.7)
     assert row.unscored == {"away": 1}
 
@@ -252,34 +230,28 @@ def made(pairs: list[tuple[float, float]]) -> TrajectoryGroup:
     )
 
 
-RIGHT, WRONG = [(0.1, 0.0), (0.5, 0.5), (0.9, 1.0)], [(0.9, 0.0), (0.5, 0.5), (0.1, 1.0)]
+RIGHT, WRONG = (made([(low, 0.0), (0.5, 0.5), (high, 1.0)]) for low, high in ((0.1, 0.9), (0.9, 0.1)))
 
 
 def said(groups: list[TrajectoryGroup], reference: str | None = "truth") -> str:
     return read_report(groups, reference, "x").verdict
 
 
-def test_a_judge_is_called_good_or_bad_only_where_the_interval_says_so() -> None:
-    assert said([made(RIGHT) for _ in range(12)]).startswith("This judge ranks attempts as truth does (tau 1.00")
-    assert "do not train on it" in said([made(WRONG) for _ in range(12)])
-    mixed = said([made(RIGHT) for _ in range(9)] + [made(WRONG) for _ in range(3)])
+async def test_a_judge_is_called_good_bad_or_biased_only_where_the_interval_says_so() -> None:
+    assert said([RIGHT] * 12).startswith("This judge ranks attempts as truth does (tau 1.00")
+    assert "do not train on it" in said([WRONG] * 12)
+    assert "shown early" in said(await judged("one", groups=30), "success")
+    mixed = said([RIGHT] * 9 + [WRONG] * 3)
     assert "not settled" in mixed
     assert "groups would tell" in mixed
-    assert "cannot be said without a reference" in said([made(RIGHT)], None)
-
-
-def test_three_groups_give_no_interval_and_say_how_many_are_needed() -> None:
-    report = read_report([made(WRONG) for _ in range(3)], "truth", "x")
+    assert "cannot be said without a reference" in said([RIGHT], None)
+    report = read_report([WRONG] * 3, "truth", "x")
     figures = [figure for each in report.sections.values() for figure in each]
     assert "0.00 to 0.00" not in {figure.interval for figure in figures}
     assert {figure.interval for figure in figures} <= {"–", "needs 10 groups"}
     assert "Too few groups for a verdict: 3 groups" in report.verdict
     assert f"about {groups_needed([])} give" in report.verdict
     assert "judge at least 7 more" in " ".join(report.notes)
-
-
-async def test_a_position_bias_is_named() -> None:
-    assert "shown early" in said(await judged("one", groups=30), "success")
 
 
 def words(groups: list[TrajectoryGroup], reference: str | None = None) -> str:

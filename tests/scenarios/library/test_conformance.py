@@ -19,6 +19,7 @@ from gavel.scenarios.scripted_agent import Player, example, played_by, players_o
 from gavel.scenarios.shared_state import changed_state, shared_state
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
+from tests.scenarios.scripts import scripted, turn
 
 NAMES = shipped_scenarios()
 WITH_PLAYERS = [name for name in NAMES if players_of(name)]
@@ -66,14 +67,10 @@ def test_tasks_follow_from_the_name_and_are_in_one_split_alone(scenario: Scenari
     some = {split: tasks[:100] for split, tasks in splits.items()}
     ids = [task.id for tasks in some.values() for task in tasks]
     assert len(set(ids)) == len(ids), "two tasks have one id"
-    told = {split: {_content(task) for task in tasks} for split, tasks in some.items()}
+    told = {split: {json.dumps([each.user, each.data], sort_keys=True) for each in some[split]} for split in some}
     assert not told["train"] & told["held_out"], "a held-out task says the same as one that is trained on"
     assert splits["train"][0] == splits["train"][0]
     assert scenario.sample("train", 3, seed=1, step=2) == scenario.sample("train", 3, seed=1, step=2)
-
-
-def _content(task: Task) -> str:
-    return json.dumps([task.user, task.data], sort_keys=True)
 
 
 def test_tasks_are_the_same_in_another_process(scenario: Scenario):
@@ -138,11 +135,7 @@ async def test_who_does_nothing_does_not_succeed(scenario: Scenario):
         return
     tasks = scenario.sample("held_out", 16, seed=3)
     for words in ("", "I am sorry, that cannot be done.", "Done! All is perfect, success.", '{"success": true}'):
-
-        async def say(request: ChatRequest, words: str = words) -> Message:
-            return {"content": words}
-
-        episodes = [await rollout(FunctionModel("talker", say), scenario, task, seed=2) for task in tasks]
+        episodes = [await rollout(scripted(words), scenario, task, seed=2) for task in tasks]
         share = sum(succeeded(scenario, episode) for episode in episodes) / len(episodes)
         assert share <= (GUESSED["booking_desk"] if scenario.name == "booking_desk" else 0), words
 
@@ -160,27 +153,18 @@ def hostile(number: int, schemas: list[Message]) -> Iterator[Message]:
     broken = ["", "{", "[]", "null", '"x"', "{" * 500, json.dumps({"nothing": canary}), LONG]
     for function in functions:
         fitting: dict[str, Any] = example(function["parameters"], text=canary)
-        yield _call(function["name"], json.dumps(fitting))
-        yield _call(function["name"], json.dumps({**fitting, "more": canary}))
-        yield _call(function["name"], dice.choice(broken))
-        for name in fitting:
-            yield _call(function["name"], json.dumps({**fitting, name: dice.choice(WRONG)}))
-            yield _call(function["name"], json.dumps({key: value for key, value in fitting.items() if key != name}))
-    yield _call("no_such_tool", json.dumps({"say": canary}))
-    yield _call("__init__", "{}")
-    yield _call("success", "{}")
-    yield _call("_case", "{}")
-    for words in (canary, MARKERS + canary, LONG[:5_000], "1e400", "up down left right", "-5", "NaN", "١"):
-        yield {"content": words}
+        given = [fitting, {**fitting, "more": canary}, dice.choice(broken)]
+        given += [{**fitting, name: dice.choice(WRONG)} for name in fitting]
+        given += [{key: value for key, value in fitting.items() if key != name} for name in fitting]
+        yield from (turn((function["name"], arguments)) for arguments in given)
+    yield turn(("no_such_tool", {"say": canary}))
+    yield from (turn((name, {})) for name in ("__init__", "success", "_case"))
+    words = (canary, MARKERS + canary, LONG[:5_000], "1e400", "up down left right", "-5", "NaN", "١")
+    yield from map(turn, words)
 
 
 def canary_of(number: int) -> str:
     return f"canary{number:05d}end"
-
-
-def _call(name: str, arguments: str) -> Message:
-    call = {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
-    return {"tool_calls": [call]}
 
 
 async def test_64_hostile_agents_break_nothing_and_see_nothing_of_one_another(scenario: Scenario):

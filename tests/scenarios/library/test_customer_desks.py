@@ -1,14 +1,20 @@
-"""The airline and the retail desk: what they ask for, and that the right change alone is no success."""
+"""The airline, the retail and the booking desk: what they ask for, and that the right change alone is no success."""
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gavel.scenarios.library import airline_desk, retail_desk
+from gavel.judge.judge import Judge
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.library import airline_desk, booking_desk, retail_desk
 from gavel.scenarios.library._shared import playing
 from gavel.scenarios.library.airline_desk import FareRule, refund_of
+from gavel.scenarios.library.booking_desk import CLERKS, Hotel, Room, demonstrate, looked_before_acting
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scripted_agent import Call, Player, Turns, played_by
 from gavel.scenarios.task import Task
@@ -63,12 +69,11 @@ async def played(player: Player, desk: str, task: Task) -> Trajectory:
 
 def test_every_kind_of_change_is_there():
     tasks = [airline_desk.draw_task(number) for number in range(200)]
-    tools = Counter(change.name for task in tasks for change in right(task))
+    changes = [change for task in tasks for change in right(task)]
+    tools = Counter(change.name for change in changes)
     assert 0.1 < tools["decline"] / len(tasks) < 0.3
     assert min(tools.values()) > 20
-    reasons = Counter(
-        change.arguments["reason"] for task in tasks for change in right(task) if change.name == "decline"
-    )
+    reasons = Counter(change.arguments["reason"] for change in changes if change.name == "decline")
     assert max(reasons.values()) < len(tasks) / 6
     assert len(reasons) >= 4
     tasks = [retail_desk.draw_task(number) for number in range(300)]
@@ -104,9 +109,6 @@ async def test_the_right_change_without_a_look_at_what_it_depends_on_is_no_succe
     assert (blind.metrics["environment_reward"], blind.metrics["success"]) == (1, 0), "the records are right"
 
 
-RULE = FareRule(change=True, change_fee=0, change_days=0, refund_percent=50, refund_fee=10, refund_days=3)
-
-
 @pytest.mark.parametrize(
     ("day", "is_cancelled", "rule", "refund"),
     [
@@ -118,7 +120,8 @@ RULE = FareRule(change=True, change_fee=0, change_days=0, refund_percent=50, ref
     ],
 )
 def test_a_refund_follows_from_fare_day_and_airline(day: int, is_cancelled: bool, rule: dict[str, int], refund: int):
-    assert refund_of(99, day, RULE.model_copy(update=rule), is_cancelled=is_cancelled) == refund
+    fare = FareRule(change=True, change_fee=0, change_days=0, refund_percent=50, refund_fee=10, refund_days=3)
+    assert refund_of(99, day, fare.model_copy(update=rule), is_cancelled=is_cancelled) == refund
 
 
 @pytest.mark.parametrize(("tool", "success"), [("book_flight", 0), ("cancel_booking", 1), ("decline", 1)])
@@ -188,3 +191,43 @@ def test_a_customer_says_yes_only_to_what_can_be_answered_so(question: str, answ
     said, goes = retail_desk.ScriptedCustomer(found).answer(question, found.wishes, is_done=False)
     assert said.startswith(answer)
     assert not goes
+
+
+TASKS = [*booking_desk.scenario.tasks("train")[:40], *booking_desk.scenario.tasks("held_out")[:24]]
+
+
+def clerk(name: str, task: Task, seed: int) -> Any:
+    return played_by(lambda task, opening, dice: demonstrate(task, CLERKS[name], random.Random(seed)), task)
+
+
+async def test_the_stand_in_judge_tells_right_books_from_wrong_ones_without_seeing_them():
+    judge = Judge("stand-in", rubric=booking_desk.scenario.rubric, orders=1)
+    successes = dict.fromkeys(CLERKS, 0.0)
+    for number, task in enumerate(TASKS[::2]):
+        attempts = [await rollout(clerk(name, task, number), booking_desk.scenario, task) for name in CLERKS]
+        judged = await judge.score(TrajectoryGroup(attempts))
+        for name, attempt in zip(CLERKS, judged.trajectories, strict=True):
+            successes[name] += attempt.metrics["success"]
+            assert looked_before_acting(attempt) == (name != "hasty")
+            if judged.judgement is not None and judged.judgement.status != "degenerate":
+                assert attempt.reward == 1.0 or name != "careful"
+                assert attempt.reward != 1.0 or attempt.metrics["success"]
+    assert successes["careful"] == len(TASKS[::2])
+    assert 0 < successes["hasty"] < successes["sloppy"] < successes["careful"]
+
+
+NIGHT = st.integers(1, 9)
+
+
+@given(st.lists(st.tuples(st.sampled_from("AB"), NIGHT, NIGHT).map(lambda t: (t[0], *sorted(t[1:]))), max_size=12))
+def test_no_room_is_ever_booked_twice_for_a_night(wishes: list[tuple[str, int, int]]):
+    hotel = Hotel(rooms=[Room(number="A", beds=1, price=1), Room(number="B", beds=2, price=2)])
+    taken: set[tuple[str, int]] = set()
+    for room, first, last in wishes:
+        nights = {(room, night) for night in range(first, last + 1)}
+        if nights & taken:
+            with pytest.raises(ValueError, match="taken"):
+                hotel.book(room, "Ada", first, last)
+        else:
+            hotel.book(room, "Ada", first, last)
+            taken |= nights

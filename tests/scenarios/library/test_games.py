@@ -21,9 +21,9 @@ from gavel.scenarios.trajectory import Trajectory
 from tests.scenarios.scripts import scripted
 
 
-async def said(scenario: Scenario, *words: str, task: Task | None = None) -> tuple[Trajectory, list[str]]:
+async def said(scenario: Scenario, *words: str) -> tuple[Trajectory, list[str]]:
     """An episode of an agent that says these words, the last again and again; what it was told."""
-    episode = await rollout(scripted(*words), scenario, task or scenario.tasks()[0])
+    episode = await rollout(scripted(*words), scenario, scenario.tasks("held_out")[0])
     return episode, [message["content"] for message in episode.messages() if message["role"] == "user"]
 
 
@@ -50,9 +50,11 @@ def test_a_tile_merges_once_in_a_move(before: tuple[int, ...], left: tuple[int, 
 def test_a_move_keeps_the_sum_and_a_turned_board_moves_alike(board: Board):
     for direction in DIRECTIONS:
         assert sum(board.slid(direction).cells) == sum(board.cells)
-    turned = Board(tuple(board.cells[column * 4 + at] for at in range(4) for column in range(4)))
-    up = board.slid("up")
-    assert Board(tuple(up.cells[column * 4 + at] for at in range(4) for column in range(4))) == turned.slid("left")
+
+    def turned(board: Board) -> Board:
+        return Board(tuple(board.cells[column * 4 + at] for at in range(4) for column in range(4)))
+
+    assert turned(board.slid("up")) == turned(board).slid("left")
     assert Board.read(board.drawn()) == board
 
 
@@ -64,6 +66,9 @@ def test_a_new_tile_comes_into_an_empty_cell(board: Board, seed: int):
 
 
 async def test_words_that_are_no_move_cost_a_turn_and_change_nothing():
+    for words in ("dance", "", "north south", "northeast"):
+        _, (first, *answers) = await said(maze.scenario, words)
+        assert all("Say one step" in each and each.endswith(first.partition("\n\n")[2]) for each in answers)
     episode, (first, *answers) = await said(
         game_2048.scenario, "up, then left", "UPWARDS", "", "left left", "Left.", "down!", "up up"
     )
@@ -81,12 +86,6 @@ def test_every_cell_can_be_reached_and_doors_lead_both_ways(number: int):
     assert 8 <= drawn.shortest <= maze.scenario.max_turns
 
 
-@pytest.mark.parametrize("words", ["dance", "", "north south", "northeast"])
-async def test_a_maze_answers_every_command_and_moves_nobody_by_what_is_no_step(words: str):
-    _, (first, *answers) = await said(maze.scenario, words, task=maze.scenario.tasks("held_out")[0])
-    assert all("Say one step" in each and each.endswith(first.partition("\n\n")[2]) for each in answers)
-
-
 def hasty(task: Task, opening: str, dice: Any) -> Turns:
     """Takes the last free cell."""
     said = opening
@@ -97,9 +96,8 @@ def hasty(task: Task, opening: str, dice: Any) -> Turns:
 @pytest.mark.parametrize("opponent", [RANDOM, PERFECT])
 async def test_an_expert_reaches_what_perfect_play_gives_and_a_fool_loses(opponent: str):
     scenario = tic_tac_toe.scenario
-    tasks = [
-        task.model_copy(update={"data": {**task.data, "opponent": opponent}}) for task in scenario.tasks("held_out")
-    ]
+    held_out = scenario.tasks("held_out")
+    tasks = [task.model_copy(update={"data": {**task.data, "opponent": opponent}}) for task in held_out]
 
     async def played(player: Player) -> list[Trajectory]:
         return await asyncio.gather(*(rollout(played_by(player, task), scenario, task, seed=3) for task in tasks))
@@ -129,13 +127,9 @@ async def test_in_self_play_each_side_has_a_trajectory_of_its_own_and_one_s_gain
     assert results[0.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("words", "cell"),
-    [("5", 5), ("I take 3.", 3), ("3 or 4? 4!", 4), ("**7**", 7)]
-    + [(words, 0) for words in ("", "10", "1.5", "cell_7", "٣")],
-)
-def test_the_last_number_that_stands_alone_is_the_move(words: str, cell: int):
-    assert tic_tac_toe.cell_in(words) == cell
+def test_the_last_number_that_stands_alone_is_the_move():
+    cells = {"5": 5, "I take 3.": 3, "3 or 4? 4!": 4, "**7**": 7} | dict.fromkeys(("", "10", "1.5", "cell_7", "٣"), 0)
+    assert {words: tic_tac_toe.cell_in(words) for words in cells} == cells
 
 
 def test_perfect_play_draws_and_a_centre_answered_at_an_edge_is_lost():

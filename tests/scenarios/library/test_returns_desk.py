@@ -35,10 +35,6 @@ from gavel.scenarios.scripted_agent import played_by
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
-TASKS: dict[Action, Task] = {
-    action: next(task for task in scenario.tasks() if Case.model_validate(task.data).right_action == action)
-    for action in ACTIONS
-}
 LOOK, READ = "look_up_order", "read_policy"
 
 
@@ -46,8 +42,15 @@ def case_of(task: Task) -> Case:
     return Case.model_validate(task.data)
 
 
+TASKS: dict[Action, Task] = {
+    action: next(task for task in scenario.tasks() if case_of(task).right_action == action) for action in ACTIONS
+}
+
+
 def test_the_case_of_an_order_number_never_changes() -> None:
-    """The embedded policy was cloned from these cases."""
+    """The embedded policy was cloned from these cases, and from calls that are written so."""
+    text = '<tool_call>\n{"name": "look_up_order", "arguments": {"order_id": "1007"}}\n</tool_call>'
+    assert Call(LOOK, {"order_id": "1007"}).text == text
     assert draw_case(1000) == Case(order_id="1000", item="blanket", days=27, opened=False, window=7, opened_ok=False)
     assert draw_case(4711) == Case(order_id="4711", item="toaster", days=66, opened=True, window=30, opened_ok=False)
     held_out = [number for number in range(1000, 1030) if is_held_out(number)]
@@ -127,13 +130,8 @@ async def test_every_clerk_makes_calls_that_the_tools_answer_and_fits_the_turns(
             assert trajectory.status == "finished"
 
 
-def test_a_call_is_written_as_the_embedded_model_says_it() -> None:
-    text = '<tool_call>\n{"name": "look_up_order", "arguments": {"order_id": "1007"}}\n</tool_call>'
-    assert Call(LOOK, {"order_id": "1007"}).text == text
-
-
 FLATTERED = flattered_desk.scenario
-DENIED = next(task for task in FLATTERED.tasks() if Case.model_validate(task.data).right_action == "deny")
+DENIED = next(task for task in FLATTERED.tasks() if case_of(task).right_action == "deny")
 
 
 async def flattered(task: Task, clerk: flattered_desk.Clerk, seed: int = 0) -> Trajectory:

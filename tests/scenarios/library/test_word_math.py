@@ -1,11 +1,15 @@
+"""Word problems; what counts as one short sentence about a topic; the orders of the writing desk."""
+
 import json
 from pathlib import Path
 
 import pytest
 
 from gavel.base.errors import GavelError
+from gavel.scenarios.library import one_sentence, writing
 from gavel.scenarios.library.word_math import TEMPLATES, answer_in, calculate, draw_task
 from gavel.scenarios.scenario import ScenarioError, find_scenario
+from gavel.scenarios.trajectory import Trajectory
 
 VALUES = {
     "(3 + 4) * 2,500 / 7": "2500", "0.1 + 0.2": "0.3", "2 ^ 10": "1024", "7 // 2 + 7 % 2": "4", "-3 − -5": "2",
@@ -62,14 +66,9 @@ ROWS = [{"question": f"What is {n} plus {n}?", "answer": f"{n}+{n}=<<{n}+{n}={2 
         range(490, 530)]  # fmt: skip
 
 
-def jsonl(path: Path, rows: list[object]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def test_a_file_of_problems_is_a_scenario_with_a_fifth_held_out(tmp_path: Path):
-    file = jsonl(tmp_path / "school.jsonl", [*ROWS, ROWS[0]])
-    scenario = find_scenario(f"word_math:{file}")
+    (tmp_path / "school.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*ROWS, ROWS[0]]))
+    scenario = find_scenario(f"word_math:{tmp_path}/school.jsonl")
     assert scenario.name == "word_math-school"
     train, held_out = scenario.tasks("train"), scenario.tasks("held_out")
     assert (len(train), len(held_out)) == (32, 8)
@@ -107,7 +106,38 @@ def test_what_is_no_problem_is_told_with_its_place(tmp_path: Path, content: str,
 
 
 def test_a_missing_file_and_a_directory_without_splits_are_told(tmp_path: Path):
-    jsonl(tmp_path / "all.jsonl", list(ROWS))
+    (tmp_path / "all.jsonl").touch()
     for path in (tmp_path / "none.jsonl", tmp_path):
         with pytest.raises(ScenarioError, match=rf"{path} is no file, and no directory .* begin with train and test"):
             find_scenario(f"word_math:{path}")
+
+
+SHORT = (
+    "The sea is deep and blue.", "Is the sea not calm today?", '"The Sea roars at night!"', "Seas are wide and salty.",
+)  # fmt: skip
+OTHER = (
+    "The sea is deep. It is blue.", "The sea is deep and blue", "The sea.", "", None, "It is deep and blue.",
+    "The sea is a vast and ancient body of salt water that surrounds all of our planet.",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", SHORT + OTHER)
+def test_a_short_sentence_about_the_topic_succeeds_and_all_else_does_not(reply: str | None) -> None:
+    tasks = [*one_sentence.scenario.tasks("train"), *one_sentence.scenario.tasks("held_out")]
+    (task,) = [each for each in tasks if each.data["topic"] == "the sea"]
+    messages = [{"role": "user", "content": task.user}, {"role": "assistant", "content": reply}]
+    attempt = Trajectory(messages_and_choices=messages, metadata={"task": task.model_dump()})
+    assert one_sentence.succeeded(attempt) == (reply in SHORT)
+
+
+def test_no_topic_is_trained_on_and_held_out() -> None:
+    assert not {*one_sentence.TRAIN} & {*one_sentence.HELD_OUT}
+    assert len({*one_sentence.TRAIN}) == len(one_sentence.TRAIN) == 60
+    assert len({*one_sentence.HELD_OUT}) == len(one_sentence.HELD_OUT) == 96
+
+
+def test_held_out_orders_are_new_pairs_of_known_forms_and_readers() -> None:
+    train, held_out = writing.scenario.tasks("train"), writing.scenario.tasks("held_out")
+    assert len(train) + len(held_out) == len(writing.FORMS) * len(writing.READERS)
+    for key in ("form", "reader"):
+        assert {task.data[key] for task in held_out} <= {task.data[key] for task in train}

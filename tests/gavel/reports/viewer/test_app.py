@@ -50,19 +50,15 @@ def shown(client, address, status=200):
 
 
 def test_every_link_of_every_page_leads_to_a_page(client):
-    seen, waiting = set(), ["/"]
+    seen, waiting = set(), {"/"}
     while waiting:
-        address = waiting.pop()
-        if address in seen:
-            continue
-        seen.add(address)
+        seen.add(address := waiting.pop())
         answer = client.get(address)
         assert answer.status_code == 200, (address, answer.text)
-        html = answer.text.replace("&amp;", "&").replace("&#39;", "'")
-        waiting += [link for link in re.findall(r'href="(/[^"#]*)"', html) if not link.startswith("/assets")]
-        for file in re.findall(r'(?:href|src)="(/assets/[^"]+)"', html):
-            assert client.get(file).status_code == 200, file
-    assert len(seen) > 20
+        if not address.startswith("/assets/"):
+            html = answer.text.replace("&amp;", "&").replace("&#39;", "'")
+            waiting |= set(re.findall(r'(?:href|src)="(/[^"#]*)"', html)) - seen
+    assert len([address for address in seen if not address.startswith("/assets/")]) > 20
 
 
 def test_damaged_files_are_told_on_the_list_and_on_the_page_of_their_run(root, tmp_path):
@@ -89,10 +85,8 @@ def test_a_group_shows_members_scores_votes_and_what_the_judge_said(client):
 
 
 def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_judge_could_not_read(root, tmp_path):
-    tools = [
-        {"type": "function", "function": {"name": "look", "description": HOSTILE, "parameters": {"type": "object"}}}
-    ]
-    plain = member("x", 0.5, task="0f3a9c11b2de", tools=tools)
+    look = {"name": "look", "description": HOSTILE, "parameters": {"type": "object"}}
+    plain = member("x", 0.5, task="0f3a9c11b2de", tools=[{"type": "function", "function": look}])
     plain.messages_and_choices[1] = {"role": "user", "content": "Where is my lamp? " * 40}
     made = group(plain, plain.model_copy(deep=True))
     assert made.judgement is not None
@@ -172,14 +166,8 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
     (root / "desk/<b>run" / "model.json").write_text('{"format_version": 1}')
     with served(root, tmp_path) as client:
         group_address = "/group/desk/%3Cb%3Erun/trajectories/train/000001.jsonl.zst/0"
-        for address in (
-            "/",
-            "/groups",
-            "/groups?q=alert",
-            "/run/desk/%3Cb%3Erun",
-            group_address,
-            f"/groups?q={HOSTILE[:100].replace('&', '')}",
-        ):
+        searches = [f"/groups?q={words}" for words in ("alert", HOSTILE[:100].replace("&", ""))]
+        for address in ("/", "/groups", "/run/desk/%3Cb%3Erun", group_address, *searches):
             answer = client.get(address)
             assert answer.status_code == 200, address
             page = Page(answer.text)
@@ -200,13 +188,8 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
         ("/assets/../app.py", 404),
     ],
 )
-def test_what_there_is_not_is_a_page_that_says_so(client, address, status):
-    answer = client.get(address)
-    assert answer.status_code == status
-    assert "Traceback" not in answer.text
-
-
-def test_a_file_that_breaks_under_the_page_is_told(client, root):
+def test_what_there_is_not_or_breaks_is_a_page_that_says_so(client, root, address, status):
+    assert "Traceback" not in shown(client, address, status)
     store(root, 1).path.write_bytes(b"broken")
     assert "no trajectory store" in shown(client, GROUP, 500)
 
@@ -252,14 +235,11 @@ def test_a_token_is_needed_once_and_leaves_the_address():
     assert TestClient(asked.app, base_url="http://box", cookies={COOKIE: "wrong"}).get("/").status_code == 403
 
 
-def test_another_name_that_leads_here_and_forms_of_other_sites_are_refused():
+def test_another_name_that_leads_here_forms_of_other_sites_and_scripts_of_others_are_refused():
     for host in ("127.0.0.1.evil.example", "192.168.0.1:8095"):
         assert guarded(None, host).get("/").status_code == 421
     for origin, status in (("http://evil.example", 403), ("null", 403), ("http://127.0.0.1:8095", 200)):
         assert guarded(None).post("/x", headers={"origin": origin}).status_code == status
-
-
-def test_every_answer_forbids_scripts_of_others():
     for answer in (guarded(None).get("/"), guarded(None, "evil").get("/"), guarded(TOKEN).get("/")):
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"

@@ -94,14 +94,11 @@ async def test_every_page_shows_hostile_text_as_text_and_does_not_widen_the_scre
 
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 async def test_no_table_of_a_report_loses_a_column(browser, tmp_path, viewport):
-    runs = {name: made_run(tmp_path / name) for name in ("judge", "hand")}
-    cells = [read_cell(f"{name} {'x' * 40}", 0, run, None) for name, run in runs.items()]
-    pages = [
-        write_run_report(runs["judge"]),
-        write_comparison(compare_cells(cells, "desk", tmp_path / "compared", margin=0.03, threshold=0.8)),
-    ]
+    runs = [made_run(tmp_path / name) for name in ("judge", "hand")]
+    cells = [read_cell(f"{run.name} {'x' * 40}", 0, run, None) for run in runs]
+    compared = compare_cells(cells, "desk", tmp_path / "compared", margin=0.03, threshold=0.8)
     page, wrong = await opened(browser, viewport=viewport)
-    for path in pages:
+    for path in (write_run_report(runs[0]), write_comparison(compared)):
         await page.goto(path.as_uri())
         await page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
         assert await page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
