@@ -94,34 +94,23 @@ def test_a_file_that_was_replaced_or_deleted_is_forgotten_and_one_whose_name_is_
     assert found(index, q="ignore") == []
 
 
-<<<<<<< HEAD
-def test_judged_files_are_read_and_other_files_are_not(index, root):
+def test_judged_files_are_read_and_other_files_and_records_without_end_are_not(index, root, monkeypatch):
+    monkeypatch.setattr(trajectory_store, "MAX_RECORD", 2**26)
+    (root / "bomb.jsonl.zst").write_bytes(zstandard.compress(b" " * 2**28))
     groups = [group(member(f"line {n}", 0.5)) for n in range(3)]
     lines = [*map(to_line, groups)]
     for suffix in TABLE_SUFFIXES:
         write_table(root / f"table{suffix}", groups, suffix)
     (root / "dataset.csv").write_text("prompt,completion\nx,y\n")
-=======
-def test_a_judged_file_of_json_lines_is_read_and_other_files_and_records_without_end_are_not(index, root, monkeypatch):
-    monkeypatch.setattr(trajectory_store, "MAX_RECORD", 2**26)
-    (root / "bomb.jsonl.zst").write_bytes(zstandard.compress(b" " * 2**28))
-    lines = [to_line(group(member(f"line {n}", 0.5))) for n in range(3)]
->>>>>>> tscen
     (root / "judged.jsonl").write_text("\n".join(lines) + "\n" + lines[0][:50])
     (root / "dataset.jsonl").write_text('{"prompt": "x"}\n')
     (root / ".hidden.jsonl").write_text(lines[0] + "\n")
     (root / "later.jsonl").write_text(json.dumps({"format_version": 999, "trajectories": []}) + "\n")
     index.update()
-<<<<<<< HEAD
     judged = ("judged.jsonl", "table.csv", "table.parquet")
     assert index.counts() == {RUN: 4, **dict.fromkeys(judged, 3)}
     assert [index.group(path, 2).trajectories[0].messages()[-1]["content"] for path in judged] == ["line 2"] * 3
-    assert [*dict(index.problems())] == ["judged.jsonl", "later.jsonl"]
-=======
-    assert index.counts() == {RUN: 4, "judged.jsonl": 3}
-    assert index.group("judged.jsonl", 2).trajectories[0].messages()[-1]["content"] == "line 2"
     assert dict(index.problems()).keys() == {"bomb.jsonl.zst", "judged.jsonl", "later.jsonl"}
->>>>>>> tscen
     assert "999" in dict(index.problems())["later.jsonl"]
 
 
