@@ -18,12 +18,9 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.serving.capture import KEY_PREFIX, Capture, CaptureError
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, client_of, serving, until
+from tests.trainer.serving.served import OPENING, TOOLS, Gate, client_of, serving, until
 
 pytestmark = pytest.mark.slow
-
-
-OPENING = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +45,6 @@ async def say(client: AsyncOpenAI, messages, **settings) -> dict:
     settings = {"model": "desk", "tools": TOOLS, "temperature": 1.0, "max_tokens": 24} | settings
     choice = (await client.chat.completions.create(messages=messages, **settings)).choices[0]
     return choice.message.model_dump(exclude_none=True)
-
-
-async def test_what_the_client_leaves_away_is_captured_all_the_same(server, owner):
-    async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
-        await say(client, OPENING, logprobs=False, extra_body={"return_token_ids": False})
-    assert sequences(capture.trajectory)[0].trained_tokens
 
 
 @pytest.mark.parametrize(("patience", "metrics"), [(60, {"turns": 1}), (0.1, {"turns": 0, "requests_unfinished": 1})])
@@ -151,13 +142,16 @@ async def test_a_program_is_captured_by_its_environment(server, owner, monkeypat
     ],
     ids=str,
 )
-async def test_the_key_is_found_wherever_a_client_puts_it(server, owner, headers):
+async def test_the_key_is_found_wherever_a_client_puts_it_and_tokens_are_kept_that_it_leaves_away(
+    server, owner, headers
+):
     async with Capture(owner) as capture, httpx.AsyncClient(trust_env=False) as plain:
         given = {name: value.format(capture.api_key) for name, value in headers.items()}
-        body = {"model": "desk", "messages": OPENING, "max_tokens": 2}
+        body = {"model": "desk", "messages": OPENING, "max_tokens": 2, "logprobs": False, "return_token_ids": False}
         url = f"{server.base_url}/chat/completions"
         assert (await plain.post(url, json=body, headers=given, timeout=HANG_SECONDS)).status_code == 200
     assert capture.trajectory.metrics["turns"] == 1
+    assert sequences(capture.trajectory)[0].trained_tokens
 
 
 AGENTS = 64
