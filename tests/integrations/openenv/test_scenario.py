@@ -25,7 +25,7 @@ async def play(server: StandIn, query: str = "", *turns: object, seed: int = 1) 
         return await rollout(model, scenario, scenario.tasks()[0], seed=seed)
 
 
-async def test_the_action_s_schema_is_the_agent_s_tool():
+async def test_the_action_s_schema_is_the_agent_s_tool_and_rewards_are_metrics_for_comparison_only():
     found = await play(StandIn(), "?success=0.5")
     (tool,) = found.tools or []
     assert tool["function"]["name"] == "act"
@@ -38,13 +38,7 @@ async def test_the_action_s_schema_is_the_agent_s_tool():
     assert found.status == "finished"
     assert found.messages()[1] == {"role": "user", "content": "Guess a number from 1 to 9."}
     assert found.messages()[-1]["content"] == "right"
-
-
-async def test_rewards_are_metrics_for_comparison_only():
-    found = await play(StandIn(), "?success=0.5")
-    steps = found.metrics["turns"]
-    raw = 1.0 - 0.1 * (steps - 1)
-    assert found.metrics["raw_return"] == pytest.approx(raw)
+    assert found.metrics["raw_return"] == pytest.approx(1.0 - 0.1 * (found.metrics["turns"] - 1))
     assert found.metrics["raw_reward"] == 1.0
     assert found.metrics["environment_reward"] == found.metrics["raw_return"]
     assert found.reward is None
@@ -174,25 +168,25 @@ async def test_without_a_threshold_nothing_is_said_of_success():
     assert scenario.hand_reward(found) == found.metrics["raw_return"]
 
 
-async def test_words_alone_are_answered_with_how_to_act():
-    found = await play(StandIn(), "?turns=2", {"content": "Five?"}, {"content": "Five!"})
-    assert "calling the tool act" in found.messages()[3]["content"]
-    assert found.status == "truncated"
-
-
-async def test_an_action_that_is_none_is_a_tool_error_however_often():
-    found = await play(StandIn(), "?turns=6", *[call("act", i, number="five") for i in range(6)])
-    assert found.status == "truncated"
-    assert found.metrics["tool_errors"] == 6
-    assert "number: Input should be a valid integer" in found.messages()[3]["content"]
-
-
-@pytest.mark.parametrize("arguments", ["{", "[1]", "null"])
-async def test_arguments_that_cannot_be_read_never_reach_the_server(arguments: str):
+def unreadable(arguments: str) -> dict[str, object]:
     turn = call("act", number=1)
     turn["tool_calls"][0]["function"]["arguments"] = arguments
-    found = await play(StandIn("always fails"), "?turns=1", turn)
-    assert "valid JSON" in found.messages()[3]["content"] or "JSON object" in found.messages()[3]["content"]
+    return turn
+
+
+@pytest.mark.parametrize(
+    ("fault", "turn", "errors", "told"),
+    [
+        ("", {"content": "Five?"}, 0, "calling the tool act"),
+        ("", call("act", number="five"), 6, "number: Input should be a valid integer"),
+        *(("always fails", unreadable(each), 6, "JSON") for each in ("{", "[1]", "null")),  # none reaches the server
+    ],
+)
+async def test_what_is_no_action_is_answered_with_how_to_act_however_often(fault: str, turn, errors: int, told: str):
+    found = await play(StandIn(fault), "?turns=6", *[turn] * 6)
+    assert found.status == "truncated"
+    assert found.metrics["tool_errors"] == errors
+    assert told in found.messages()[3]["content"]
 
 
 async def test_an_agent_without_tool_calls_acts_in_words():
