@@ -185,9 +185,7 @@ async def test_a_server_that_is_slow_fails_the_episode_in_time_and_its_environme
         ("/step", 422, "HTTP 422"),
     ],
 )
-async def test_an_answer_of_another_form_fails_the_episode_and_is_never_a_reward_of_0(
-    path: str, answer: Any, told: str
-):
+async def test_an_answer_of_another_form_fails_the_episode_without_a_reward(path: str, answer: Any, told: str):
     def fail(asked: str) -> web.Response | None:
         if asked != path:
             return None

@@ -145,9 +145,7 @@ async def test_the_number_of_environments_is_bounded() -> None:
         assert "expired" in (await ask(url, "/reset", {"id": first})).json()["error"]
 
 
-async def test_a_key_is_asked_for_and_the_bridge_brings_it_and_without_one_pages_of_other_sites_are_refused(
-    desk: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_key_is_asked_for_and_without_one_pages_of_other_sites_are_refused(desk: str, monkeypatch) -> None:
     assert (await ask(desk, "/", headers={"Host": "evil.example"})).status_code == 403
     assert (await ask(desk, "/create", {}, headers={"Origin": "http://evil.example"})).status_code == 403
     assert (await ask(desk, "/")).json()["gavel"] == "returns_desk"

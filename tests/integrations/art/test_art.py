@@ -76,15 +76,12 @@ class Mail(Trajectory):
     answer: str | None = None
 
 
-def test_the_reward_is_0_from_the_start_and_fields_of_one_s_own_stay() -> None:
+def test_the_reward_is_0_from_the_start_fields_of_one_s_own_stay_and_every_message_has_a_content() -> None:
     mail = Mail(messages_and_choices=[], answer="Monday", metadata={"step": 1})
     assert (mail.reward, mail.answer, mail.logs, mail.metrics) == (0.0, "Monday", [], {})
     (kept,) = TrajectoryGroup([mail])
     assert kept is mail
     assert "reward=0.0" in str(mail)
-
-
-def test_every_message_has_a_content() -> None:
     turn = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None}}
     items = [{"role": "user", "content": "hi"}, Choice.construct(None, **turn), {"role": "tool", "tool_call_id": "1"}]
     for kind in (Trajectory, History):
@@ -135,9 +132,7 @@ def test_a_setting_with_a_counterpart_is_translated(given: dict[str, Any], expec
 
 
 @given(st.integers(1, 20), st.integers(1, 16), st.none() | st.integers(1, 400))
-def test_there_is_an_update_for_each_group_or_fewer_and_never_none(
-    groups: int, size: int, sequences: int | None
-) -> None:
+def test_there_is_an_update_for_each_group_or_fewer(groups: int, size: int, sequences: int | None) -> None:
     updates = translated(groups, groups * size, grad_accumulation_sequences=sequences).mini_batches
     assert 1 <= updates <= groups
     assert updates == groups or (sequences is not None and sequences * updates >= groups * size)
@@ -181,17 +176,14 @@ async def test_scores_are_rewards_and_metrics_or_numbered_and_the_first_reward_i
     assert await ruler([], JUDGE) == []
 
 
-async def test_a_judge_that_fails_is_an_error_or_none(endpoint: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_member_without_messages_leaves_its_group_and_a_judge_that_fails_is_an_error_or_none(endpoint, capsys):
+    group = a_group("here", "there")
     endpoint.script = [fails(401)]
     with pytest.raises(JudgeError):
-        await ruler_score_group(a_group("here", "there"), JUDGE, endpoint.params)
-    assert await ruler_score_group(a_group("here", "there"), JUDGE, endpoint.params, swallow_exceptions=True) is None
+        await ruler_score_group(group, JUDGE, endpoint.params)
+    assert await ruler_score_group(group, JUDGE, endpoint.params, swallow_exceptions=True) is None
     assert "[art_ruler] Swallowed exception" in capsys.readouterr().out
-
-
-async def test_a_member_without_messages_leaves_the_group_and_the_others_are_scored(endpoint: Endpoint) -> None:
     endpoint.script = [scores(0.7)]
-    group = a_group("here", "there")
     group.trajectories.append(Trajectory(messages_and_choices=[], reward=0.0))
     judged = await ruler_score_group(group, JUDGE, endpoint.params)
     assert judged is not None
@@ -202,13 +194,19 @@ async def test_a_member_without_messages_leaves_the_group_and_the_others_are_sco
         await ruler_score_group(TrajectoryGroup([Trajectory(messages_and_choices=[])]), JUDGE, endpoint.params)
 
 
-def test_what_has_no_effect_is_named_once() -> None:
+def test_what_has_no_effect_is_named_once_and_what_is_not_there_says_where_to_look() -> None:
+    for owner in (a_model(), Model(name="a", project="mail"), LocalBackend()):
+        with pytest.raises(AttributeError, match=r"\.activate_metrics_context is not in .*art; docs/art.md"):
+            owner.activate_metrics_context("train")  # type: ignore[union-attr]
     with pytest.warns(IgnoredSetting, match=r"train\(kimi_k2_tau=…\) has no effect in Gavel"):
         translated(kimi_k2_tau=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         translated(kimi_k2_tau=0.1)
         translated(kimi_k2_tau=None, plot_tensors=False, logprob_calculation_chunk_size=1024, verbose=True)
+    with pytest.warns(IgnoredSetting, match="colour=…") as told:
+        Model(name="a", project="mail", colour="red")
+    assert told[0].filename == __file__, "the user's own line"
 
 
 def test_one_rate_is_one_step_a_rate_of_0_trains_nothing_and_too_few_are_refused() -> None:
@@ -218,12 +216,3 @@ def test_one_rate_is_one_step_a_rate_of_0_trains_nothing_and_too_few_are_refused
     assert list(sft_parts([Trajectory()], TrainSFTConfig(learning_rate=[0.0], batch_size=1))) == []
     with pytest.raises(ValueError, match="3 batches of 1 need as many"):
         list(sft_parts([Trajectory()] * 3, TrainSFTConfig(learning_rate=[1e-4], batch_size=1)))
-
-
-def test_a_field_that_is_not_known_is_named_and_what_is_not_there_says_where_to_look() -> None:
-    with pytest.warns(IgnoredSetting, match="colour=…") as told:
-        Model(name="a", project="mail", colour="red")
-    assert told[0].filename == __file__, "the user's own line"
-    for owner in (a_model(), Model(name="a", project="mail"), LocalBackend()):
-        with pytest.raises(AttributeError, match=r"\.activate_metrics_context is not in .*art; docs/art.md"):
-            owner.activate_metrics_context("train")  # type: ignore[union-attr]

@@ -27,7 +27,6 @@ from tests.trainer.deploy.fakes.fireworks import ACCOUNT
 from tests.trainer.deploy.fakes.scripted import KEY
 from tests.trainer.deploy.fakes.together import BASE
 from tests.trainer.deploy.fakes.vllm import BASE as VLLM_BASE
-from tests.trainer.deploy.fakes.vllm import FakeVllm
 from tests.trainer.deploy.fakes.wandb import manifest_of
 from tests.trainer.deploy.targets import ask_at_once, target_of
 from tests.trainer.deploy.trained_run import LORA, facts_of, make_run
@@ -52,7 +51,8 @@ def on_loopback(host: str) -> Any:
     return servers
 
 
-together, fireworks, hugging_face, wandb = map(on_loopback, ("together", "fireworks", "huggingface", "wandb"))
+HOSTS = ("together", "fireworks", "huggingface", "wandb", "vllm")
+together, fireworks, hugging_face, wandb, vllm = map(on_loopback, HOSTS)
 
 
 async def put(address: str, run: Path, adapter: AdapterFacts, lines: Any = None, deadline=120.0, **options: Any):
@@ -183,9 +183,7 @@ async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(address, wro
         ("STOPPED", 120, "has stopped", "same command"),
     ],
 )
-async def test_what_is_slow_or_stops_while_it_is_waited_for_is_told_and_goes_on(
-    together, run, adapter, end, deadline, words, remedy
-):
+async def test_what_is_slow_or_stops_is_told_and_goes_on(together, run, adapter, end, deadline, words, remedy):
     together.looks, together.end = 10**6 if end == "READY" else 6, end
     with pytest.raises(DeployError, match=words) as refusal:
         await put("together", run, adapter, deadline=deadline)
@@ -198,7 +196,8 @@ async def test_what_is_slow_or_stops_while_it_is_waited_for_is_told_and_goes_on(
 async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(fireworks, run, adapter):
     deployment = await put(FIREWORKS, run, adapter)
     name = deployment.record.remote_name
-    assert fireworks.made == [f"model {name}", f"deployment {name}", f"loaded {name}-{name}"[:70]]
+    loaded = f"{name}-{name}"[:63]
+    assert fireworks.made == [f"models {name}", f"deployments {name}", f"deployedModels {loaded}"]
     base = {"baseModel": "accounts/fireworks/models/qwen3-8b"}
     assert fireworks.models[name]["peftDetails"] == base | {"r": 8, "targetModules": ["q_proj", "v_proj"]}
     assert fireworks.uploaded[f"{name}/adapter_model.safetensors"] == adapter.files()[1].read_bytes()
@@ -260,17 +259,12 @@ async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(wandb, run,
 
 
 @pytest.fixture
-def vllm() -> Iterator[FakeVllm]:
-    with closing(FakeVllm()) as running:
-        yield running
-
-
-@pytest.fixture
 def served(adapter: AdapterFacts) -> AdapterFacts:
     return replace(adapter, base_model=VLLM_BASE)
 
 
-async def test_a_copy_is_loaded_and_again_after_a_restart(vllm, run, served):
+async def test_a_copy_is_loaded_and_again_after_a_restart(vllm, run, served, monkeypatch):
+    monkeypatch.delenv("VLLM_API_KEY")
     deployment = await put(f"vllm:{vllm.url}", run, served)
     (directory,) = map(Path, vllm.adapters.values())
     assert (directory / "adapter_model.safetensors").read_bytes() == served.files()[1].read_bytes()

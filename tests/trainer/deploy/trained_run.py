@@ -29,19 +29,14 @@ def make_run(root: Path) -> Path:
     directions = [torch.randn(each.shape, generator=generator) for each in policy.parameters()]
     checkpoints = Checkpoints(run / "checkpoints")
     for step, size in STEPS.items():
-        change(policy, directions, size)
+        for (name, parameter), direction in zip(policy.adapter_parameters(), directions, strict=True):
+            if ".lora_B" in name:  # the second of each pair of factors, which is 0 at first
+                parameter.data = size * direction
         checkpoints.save(step, policy.save_adapter)
     spec = TrainableSpec(name="clerk", project="desk", base_model=EMBEDDED_POLICY, lora=LORA)
     described = {"format_version": FORMAT_VERSION, **describe_model(spec)}
     (run / "model.json").write_text(json.dumps(described))
     return run
-
-
-def change(policy: Policy, directions: list[torch.Tensor], size: float) -> None:
-    """Gives the second half of every pair of factors `size` times its direction."""
-    for (name, parameter), direction in zip(policy.adapter_parameters(), directions, strict=True):
-        if ".lora_B" in name:
-            parameter.data = size * direction
 
 
 def facts_of(run: Path, step: int) -> AdapterFacts:
