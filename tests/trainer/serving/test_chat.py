@@ -74,7 +74,7 @@ async def create(client: AsyncOpenAI, messages=OPENING, **settings):
 CALL = '<tool_call>\n{{"name": "look_up_order", "arguments": {{"order_id": "{}"}}}}\n</tool_call>'
 
 
-async def test_text_goes_out_while_the_turn_is_still_sampled(client, paced):
+async def test_text_goes_out_while_the_turn_is_still_sampled_and_a_client_that_goes_away_ends_it(client, paced):
     paced.text = "The lamp is on its way. It comes on Monday."
     stream = asyncio.create_task(create(client, stream=True))
     reply = await reply_of(paced)
@@ -90,6 +90,13 @@ async def test_text_goes_out_while_the_turn_is_still_sampled(client, paced):
     async for chunk in chunks:
         shown += chunk.choices[0].delta.content or ""
     assert shown == paced.text
+    streaming = asyncio.create_task(create(client, stream=True))
+    reply = await reply_of(paced, 1)
+    reply.say(5)
+    stream = await streaming
+    await anext(aiter(stream))
+    await stream.close()
+    await until(reply.future.cancelled)
 
 
 TEXTS = [
@@ -160,17 +167,6 @@ async def test_what_fails_before_the_first_token_is_a_plain_error_and_later_one_
     (await reply_of(paced, 2)).future.set_result(paced.replies[2].whole)
     with pytest.raises(APIError, match="not a finite number"):
         _ = [chunk async for chunk in await streaming]
-
-
-async def test_a_client_that_goes_away_ends_the_sampling(client, paced):
-    paced.text = "A long answer that nobody waits for."
-    streaming = asyncio.create_task(create(client, stream=True))
-    reply = await reply_of(paced)
-    reply.say(5)
-    stream = await streaming
-    await anext(aiter(stream))
-    await stream.close()
-    await until(reply.future.cancelled)
 
 
 @pytest.mark.parametrize("streams", [False, True])

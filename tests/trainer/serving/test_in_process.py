@@ -15,7 +15,7 @@ from gavel.trainer.serving.in_process import InProcessClient
 from gavel.trainer.serving.listener import listen
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
-from tests.trainer.serving.served import OPENING, TOOLS, Gate, serving, until
+from tests.trainer.serving.served import OPENING, TOOLS, serving, until
 
 BODY: dict[str, Any] = {"model": "desk", "messages": OPENING, "tools": TOOLS, "max_completion_tokens": 24, "seed": 7}
 
@@ -26,11 +26,6 @@ class Wire(openai_httpx.AsyncHTTPTransport):
     async def handle_async_request(self, request: openai_httpx.Request) -> openai_httpx.Response:
         self.requests += 1
         return await super().handle_async_request(request)
-
-
-@pytest.fixture
-def gate() -> Gate:
-    return Gate()
 
 
 @pytest.fixture

@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from openai import APIStatusError, BadRequestError, NotFoundError
 
-from gavel.trainer.config import VllmSettings
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.config import TrainConfig, VllmSettings
+from gavel.trainer.data.left_out import LeftOut
+from gavel.trainer.data.training_batch import make_batch
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.vllm_launch import Served, open_vllm_engine
@@ -122,13 +127,21 @@ async def test_a_tool_is_called_as_asked_and_one_by_one_where_they_should_be(cli
     assert parallel or not more
 
 
-async def test_a_reply_of_a_schema_fits_it(client):
-    schema = {"type": "object", "properties": {"sure": {"type": "boolean"}}, "required": ["sure"]}
-    schema |= {"additionalProperties": False}
-    form = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": schema}}
-    choice = await choose(client, response_format=form, max_completion_tokens=90)
+ACTIONS = {"enum": ["refund", "refuse", "escalate"]}
+FIELDS = {"action": ACTIONS, "amount": {"enum": [0, 5, 20, None]}, "sure": {"type": "boolean"}}
+SCHEMA = {"type": "object", "properties": FIELDS, "required": [*FIELDS], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_reply_fits_its_schema_and_is_left_out_of_training_with_its_reason(client, policy, seed):
+    form = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": SCHEMA, "strict": True}}
+    choice = await choose(client, response_format=form, max_completion_tokens=120, seed=seed)
     assert choice.finish_reason == "stop"
-    assert json.loads(choice.message.content)["sure"] in (True, False)
+    Draft202012Validator(SCHEMA).validate(json.loads(choice.message.content))
+    assert choice.shaped_by == ["response_format"]
+    members = [Trajectory(messages_and_choices=[*OPENING, choice], reward=reward) for reward in (0.0, 1.0)]
+    batch = make_batch([TrajectoryGroup(members)], TrainConfig(), policy)
+    assert (batch.sequences, batch.left_out_members[LeftOut.SHAPED_SAMPLING]) == ([], 2)
 
 
 async def test_a_model_that_is_not_served_and_a_prompt_that_is_too_long_are_told_by_their_codes(client):

@@ -2,21 +2,14 @@
 
 import json
 from concurrent.futures import Future
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import pytest
 import torch
-from jsonschema import Draft202012Validator
 from openai import AsyncOpenAI, BadRequestError
-from pydantic import BaseModel
 
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.config import TrainConfig
-from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import Turn, turn_of
-from gavel.trainer.data.training_batch import make_batch
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
@@ -84,7 +77,7 @@ async def test_arguments_of_the_template_render_that_turn_and_the_conversation_g
 
 @pytest.mark.parametrize("settings", [{"tools": None}, {"tool_choice": "none"}])
 async def test_a_call_is_text_where_none_may_be_made(policy, settings):
-    recited = Recited(policy)
+    recited: Any = Recited(policy)
     recited.text = '<tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call>'
     with endpoint_of(recited, policy) as server:
         async with client_of(server) as client:
@@ -114,10 +107,8 @@ async def test_what_no_tokenizer_takes_or_is_not_served_is_refused(server, metho
 
 
 @pytest.mark.parametrize(("limit", "asked", "given"), [(None, None, None), (20, None, 20), (20, 30, 30)])
-async def test_a_reply_takes_the_rest_of_the_context_or_what_the_endpoint_or_its_request_says(
-    policy, limit, asked, given
-):
-    recited = Recited(policy)
+async def test_a_reply_takes_the_rest_of_the_context_or_what_was_said(policy, limit, asked, given):
+    recited: Any = Recited(policy)
     with endpoint_of(recited, policy, max_reply=limit) as server:
         async with client_of(server) as client:
             choice = await ask(client, **({"max_tokens": asked} if asked else {}))
@@ -135,9 +126,7 @@ def assert_policy_s_own(turn: Turn, base: torch.nn.Module) -> None:
 @pytest.mark.parametrize(
     ("choice", "streams"), [("required", True), ({"type": "function", "function": {"name": "refund"}}, False)]
 )
-async def test_a_policy_that_does_not_call_is_asked_again_behind_the_tokens_that_open_a_call(
-    client, embedded_base, choice, streams
-):
+async def test_a_policy_that_does_not_call_is_asked_again_behind_the_opening(client, embedded_base, choice, streams):
     unrelated = [{"role": "user", "content": "Thanks, bye."}]
     asked = {"tool_choice": choice, "max_tokens": 48}
     if streams:
@@ -172,35 +161,13 @@ async def test_the_base_models_own_name_is_the_base_without_an_adapter(policy, e
     assert (completion.choices[0].model_extra or {})["shaped_by"] == ["model"]
 
 
-class Decision(BaseModel):
-    action: Literal["refund", "refuse", "escalate"]
-    amount: Literal[0, 5, 20] | None
-    sure: bool
-
-
-SCHEMA = Decision.model_json_schema() | {"additionalProperties": False}
-
-
 def of_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "decision", "schema": schema, "strict": True}}
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_a_reply_fits_its_schema_and_is_left_out_of_training_with_its_reason(client, policy, seed):
-    asked = {"response_format": of_schema(SCHEMA), "tools": None, "temperature": 1, "max_tokens": 120, "seed": seed}
-    choice = await ask(client, **asked)
-    assert choice.finish_reason == "stop"
-    Draft202012Validator(SCHEMA).validate(json.loads(choice.message.content))
-    assert choice.shaped_by == ["response_format"]
-    members = [Trajectory(messages_and_choices=[*OPENING, choice], reward=reward) for reward in (0.0, 1.0)]
-    batch = make_batch([TrajectoryGroup(members)], TrainConfig(), policy)
-    assert not batch.sequences
-    assert batch.left_out_members[LeftOut.SHAPED_SAMPLING] == 2
-
-
 async def test_beside_tools_a_reply_may_call_one_which_stays_the_policys_own(client):
     plain = await ask(client, max_tokens=120)
-    under = await ask(client, max_tokens=120, response_format=of_schema(SCHEMA))
+    under = await ask(client, max_tokens=120, response_format=of_schema({"enum": ["refund", "refuse"]}))
     assert plain.message.tool_calls
     assert under.token_ids == plain.token_ids
     given, own = ([token.logprob for token in each.logprobs.content] for each in (under, plain))
@@ -224,9 +191,7 @@ async def test_beside_tools_a_reply_may_call_one_which_stays_the_policys_own(cli
         ({"response_format": of_schema({"$ref": "#/nowhere"})}, "invalid_json_schema", "no grammar"),
     ],
 )
-async def test_what_the_template_does_not_read_or_no_grammar_can_keep_is_a_400_that_says_what(
-    client, asked, code, said
-):
+async def test_what_no_template_reads_or_no_grammar_keeps_is_a_400_that_says_what(client, asked, code, said):
     with pytest.raises(BadRequestError, match=said) as error:
         await ask(client, **asked)
     assert error.value.code == code

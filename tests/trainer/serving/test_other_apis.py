@@ -156,9 +156,7 @@ async def results_of(response: Response) -> list[dict]:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("by_id", [False, True])
-async def test_responses_with_tools_go_on_from_the_very_tokens_that_were_sampled(
-    server, client, policy, streamed, by_id
-):
+async def test_responses_with_tools_go_on_from_the_very_tokens(server, client, policy, streamed, by_id):
     async with Capture(client) as capture, client_of(server, capture.api_key) as captured:
         given, responses = [{"role": "user", "content": QUESTION}], []
         for _ in range(2):
