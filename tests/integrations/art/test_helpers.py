@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 from tqdm import tqdm
 
 import gavel.integrations.art as art
-import gavel.integrations.art.utils.output_dirs as output_dirs
+from gavel.integrations.art import gather
 from gavel.integrations.art.batches import trajectory_group_batches
-from gavel.integrations.art.gather import (
-    GatherContext,
-    gather_trajectories,
-    set_gather_context,
-    wrap_group_awaitable,
-    wrap_trajectories_awaitable,
-)
 from gavel.integrations.art.local import LocalBackend
 from gavel.integrations.art.mcp import (
     GeneratedScenario,
@@ -33,16 +26,10 @@ from gavel.integrations.art.mcp import (
 )
 from gavel.integrations.art.model import link_checkpoints
 from gavel.integrations.art.trajectories import Trajectory, TrajectoryGroup
+from gavel.integrations.art.utils import output_dirs, sft
 from gavel.integrations.art.utils.iterate_dataset import iterate_dataset
 from gavel.integrations.art.utils.limit_concurrency import limit_concurrency
 from gavel.integrations.art.utils.retry import retry
-from gavel.integrations.art.utils.sft import (
-    Schedule,
-    create_lr_schedule,
-    create_sft_dataset_iterator,
-    get_file_row_count,
-    iterate_file,
-)
 from gavel.integrations.art.yield_trajectory import capture_yielded_trajectory, yield_trajectory
 from gavel.scenarios.gather import GatherError
 from gavel.trainer.runs.checkpoints import Checkpoints
@@ -68,24 +55,24 @@ async def test_tuples_become_lists_in_input_order_and_an_error_is_raised_and_lea
     async def empty() -> list[Trajectory]:
         return []
 
-    x_and_o, single, none = await gather_trajectories([pair(), one(), empty()], pbar_desc=None)
+    x_and_o, single, none = await gather.gather_trajectories([pair(), one(), empty()], pbar_desc=None)
     assert [trajectory.reward for trajectory in x_and_o] == [1.0, 0.0]
     assert (single.reward, none) == (1.0, [])
     with pytest.raises(GatherError, match="no"):
-        await gather_trajectories([failing(), one(), pair()])
+        await gather.gather_trajectories([failing(), one(), pair()])
 
 
 async def test_a_failure_that_is_borne_is_given_and_one_too_many_is_raised() -> None:
-    for context in (GatherContext(), GatherContext(pbar=tqdm(total=2, disable=True), max_exceptions=0.4)):
-        with set_gather_context(context), pytest.raises(ValueError, match="no"):
-            await wrap_group_awaitable(failing())
-    with set_gather_context(GatherContext(max_exceptions=1)):
-        got = [await wrap_trajectories_awaitable(one) for one in (pair(), failing())]
+    for context in (gather.GatherContext(), gather.GatherContext(pbar=tqdm(total=2, disable=True), max_exceptions=0.4)):
+        with gather.set_gather_context(context), pytest.raises(ValueError, match="no"):
+            await gather.wrap_group_awaitable(failing())
+    with gather.set_gather_context(gather.GatherContext(max_exceptions=1)):
+        got = [await gather.wrap_trajectories_awaitable(one) for one in (pair(), failing())]
     assert [type(each) for each in got] == [list, ValueError]
     bar = tqdm(total=5, disable=False, file=io.StringIO())  # counts trajectories
-    with set_gather_context(GatherContext(pbar=bar)):
-        await wrap_group_awaitable(TrajectoryGroup([Trajectory(), Trajectory(), one()]))
-        await wrap_group_awaitable(pair())
+    with gather.set_gather_context(gather.GatherContext(pbar=bar)):
+        await gather.wrap_group_awaitable(TrajectoryGroup([Trajectory(), Trajectory(), one()]))
+        await gather.wrap_group_awaitable(pair())
     assert bar.n == 5
 
 
@@ -249,34 +236,34 @@ async def test_a_function_has_three_attempts_plain_or_awaited() -> None:
     ("method", "rates"),
     [("constant", [0.5, 1, 1, 1, 1]), ("linear", [0.5, 1, 1, 0.5, 0]), ("cosine", [0.5, 1, 1, 0.5, 0])],
 )
-def test_a_schedule_warms_up_and_decays(method: Schedule, rates: list[float]) -> None:
-    assert create_lr_schedule(5, 1.0, method, warmup_steps=2) == pytest.approx(rates)
-    assert create_lr_schedule(0, 1.0) == []
+def test_a_schedule_warms_up_and_decays(method: sft.Schedule, rates: list[float]) -> None:
+    assert sft.create_lr_schedule(5, 1.0, method, warmup_steps=2) == pytest.approx(rates)
+    assert sft.create_lr_schedule(0, 1.0) == []
 
 
 @given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 10))
 def test_chunks_hold_every_trajectory_once_an_epoch(number: int, chunk: int, size: int, epochs: int, skip: int) -> None:
     members = [Trajectory(metadata={"n": n}) for n in range(number)]
-    chunks = list(create_sft_dataset_iterator(members, chunk, epochs, size, show_progress=False))
+    chunks = list(sft.create_sft_dataset_iterator(members, chunk, epochs, size, show_progress=False))
     for epoch in range(epochs):
         chosen = [member.metadata["n"] for part in chunks if part.epoch == epoch for member in part.trajectories]
         assert sorted(map(int, chosen)) == list(range(number))
     for part in chunks:
         assert isinstance(part.config.learning_rate, list)
         assert len(part.config.learning_rate) == -(-len(part.trajectories) // size)
-    again = create_sft_dataset_iterator(members, chunk, epochs, size, initial_step=skip * chunk, show_progress=False)
-    assert [part.step for part in again] == [part.step for part in chunks[skip:]]
+    rest = sft.create_sft_dataset_iterator(members, chunk, epochs, size, initial_step=skip * chunk, show_progress=False)
+    assert [part.step for part in rest] == [part.step for part in chunks[skip:]]
 
 
 def test_a_file_is_read_in_an_order_of_its_own_each_epoch(tmp_path: Path) -> None:
     file = tmp_path / "data.jsonl"
     rows = [{"messages": [{"role": "user", "content": str(n)}]} for n in range(6)]
     file.write_text("\n\n".join(map(json.dumps, rows)))
-    assert get_file_row_count(str(file)) == 6
-    order = [member.messages()[0]["content"] for member in iterate_file(file, epochs=2, shuffle_buffer_size=3)]
+    assert sft.get_file_row_count(str(file)) == 6
+    order = [member.messages()[0]["content"] for member in sft.iterate_file(file, epochs=2, shuffle_buffer_size=3)]
     assert sorted(order[:6]) == sorted(order[6:]) == list("012345")
     assert order[:6] != order[6:]
-    later = iterate_file(file, epochs=2, shuffle_buffer_size=3, initial_skip=4)
+    later = sft.iterate_file(file, epochs=2, shuffle_buffer_size=3, initial_skip=4)
     assert [member.messages()[0]["content"] for member in later] == order[4:]
     with pytest.raises(ValueError, match="only JSONL"):
-        get_file_row_count("data.csv")
+        sft.get_file_row_count("data.csv")

@@ -22,7 +22,7 @@ from gavel.trainer.runs.run_directory import read_description
 from tests.fake_server import Answer, Call, FakeServer
 from tests.trainer.conftest import a_model, registered
 from tests.trainer.deploy.targets import ask_at_once, target_of
-from tests.trainer.deploy.trained_run import LORA, facts_of, make_run, served_step
+from tests.trainer.deploy.trained_run import LORA, make_run, served_step
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
 
@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 async def test_without_logprobs_or_the_base_nothing_is_told_and_no_answer_is_a_failure(run: Path) -> None:
-    record = open_record(run, address="vllm:http://x", adapter=facts_of(run, 12), options={})
+    record = open_record(run, address="vllm:http://x", adapter=facts_of_run(run, 12), options={})
 
     async def proven(url: str, **description: str) -> str:
         served = Deployment(open_host("http://x"), record, f"{url}/v1", "desk")
@@ -87,7 +87,7 @@ def test_a_step_that_is_not_kept_is_found_out_and_what_rounding_hides_is_not_cla
 @pytest.mark.parametrize(("step", "found"), [(12, "step 12"), (11, "step 11"), (None, "the base without an adapter")])
 async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(run, tmp_path, step, found, monkeypatch):
     run = Path(shutil.copytree(run, tmp_path / "runs" / "desk" / "clerk"))
-    facts = replace(facts_of(run, 12), base_model="Qwen/Qwen3-8B")
+    facts = replace(facts_of_run(run, 12), base_model="Qwen/Qwen3-8B")
     description = read_description(run / "model.json")
     with target_of("fireworks") as target, served_step(run, step) as endpoint:
         ask_at_once(monkeypatch, target.environment)

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from gavel.trainer.config import LoraSettings
-from gavel.trainer.deploy.record import AdapterFacts, read_facts
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model_spec import TrainableSpec, describe_model
 from gavel.trainer.policy.policy import Policy
@@ -37,11 +36,6 @@ def make_run(root: Path) -> Path:
     described = {"format_version": FORMAT_VERSION, **describe_model(spec)}
     (run / "model.json").write_text(json.dumps(described))
     return run
-
-
-def facts_of(run: Path, step: int) -> AdapterFacts:
-    directory = run / "checkpoints" / f"{step:06d}"
-    return read_facts(directory, project="desk", name="clerk", step=step, base_model=EMBEDDED_POLICY)
 
 
 @contextmanager
