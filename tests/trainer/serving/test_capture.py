@@ -49,6 +49,7 @@ async def test_a_turn_whose_client_went_away_is_left_out(client, gate):
         asking = asyncio.create_task(say(agent, OPENING))
         await until(lambda: gate.asked > before)
         asking.cancel()
+        await asyncio.wait([asking])
         gate.opened.set()
         await say(agent, [{"role": "user", "content": "Hello"}])
     assert [message["content"] for message in capture.trajectory.messages()][:1] == ["Hello"]

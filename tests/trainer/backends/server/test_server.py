@@ -15,7 +15,7 @@ from openai import AsyncOpenAI, AuthenticationError, InternalServerError
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER, RemoteError, WriterError
+from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER, RemoteBackendError, RemoteError, WriterError
 from gavel.trainer.backends.server.app import create_app, hold_root, serve
 from gavel.trainer.engines.protocol import Sampled
 from gavel.trainer.engines.transformers import TransformersEngine
@@ -100,6 +100,8 @@ async def test_nothing_is_answered_without_the_key_and_that_of_a_capture_reaches
     with served(tmp_path) as url:
         with pytest.raises(RemoteError, match="the key is not that"):
             await a_model().register(RemoteBackend(url, "another", patience=AT_ONCE))
+        with pytest.raises(RemoteBackendError, match="has not answered"):
+            await a_model().register(RemoteBackend("http://127.0.0.1:9", KEY, patience=0.5))
         old = RemoteBackend(url, KEY, patience=AT_ONCE)
         old.connection._client.headers["Gavel-Protocol"] = "0"
         with pytest.raises(RemoteError, match="Install the same version"):
