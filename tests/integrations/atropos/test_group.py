@@ -86,6 +86,7 @@ def test_the_temperature_is_the_members_own_else_the_groups():
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
+        ({"tokens": []}, "at least 1 item"),
         (
             {"tokens": [[7, 8, 20, 21, 9, 22], []], "masks": [TWO_TURNS["masks"][0], []], "inference_logprobs": None},
             "tokens[1] is empty",
