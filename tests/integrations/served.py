@@ -1,45 +1,33 @@
-"""aiohttp applications on loopback, in the loop of the test or in a thread of their own."""
+"""aiohttp applications on loopback, in a thread of their own."""
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from aiohttp import web
 
 
-@asynccontextmanager
-async def running(app: web.Application, port: int = 0) -> AsyncGenerator[str]:
-    """Serves the application; its URL."""
-    runner = web.AppRunner(app, shutdown_timeout=1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
 @contextmanager
 def in_a_thread(app: web.Application, port: int = 0) -> Generator[str]:
-    """The same, for a test that itself waits."""
-    started: threading.Event = threading.Event()
-    found: list[str] = []
-    loop = asyncio.new_event_loop()
-    over = asyncio.Event()
+    """Serves the application; its URL."""
+    started, over, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
+    runner = web.AppRunner(app, shutdown_timeout=1)
 
     async def serve() -> None:
-        async with running(app, port) as url:
-            found.append(url)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", port).start()
             started.set()
             await over.wait()
+        finally:
+            await runner.cleanup()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
     thread.start()
     assert started.wait(30)
     try:
-        yield found[0]
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         loop.call_soon_threadsafe(over.set)
         thread.join(30)

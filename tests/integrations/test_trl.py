@@ -64,45 +64,30 @@ def test_completions_of_one_prompt_are_judged_together_wherever_they_stand(judge
     assert rewards == [0.5, 1.0, 0.0, 0.25]
     shown = [request["messages"][1]["content"] for request in endpoint.requests]
     assert all(("user: one" in text) != ("user: two" in text) for text in shown)
-
-
-def test_a_column_says_which_completions_belong_together_where_prompts_differ(judge: gavel.Judge, endpoint: Endpoint):
-    prompts = [asked("room 1"), asked("room 2")]
-    rewards = reward_func(judge, group_by="task")(prompts=prompts, completions=[said("a b"), said("a")], task=[7, 7])
-    assert rewards == [0.5, 1.0]
+    rooms = {"prompts": [asked("room 1"), asked("room 2")], "completions": [said("a b"), said("a")], "task": [7, 7]}
+    assert reward_func(judge, group_by="task")(**rooms) == [0.5, 1.0]  # a column says what belongs together
     with pytest.raises(JudgeError, match="no column 'job'"):
-        reward_func(judge, group_by="job")(prompts=prompts, completions=[said("a b"), said("a")], task=[7, 7])
+        reward_func(judge, group_by="job")(**rooms)
 
 
-COLUMNS: dict[str, dict[str, list[Any]]] = {
-    "answer": {"answer": ["zebra-fact"] * 2},
-    "solution": {"solution": ["zebra-fact"] * 2},
-    "reference": {"reference": ["zebra-fact"] * 2},
-    "rubric": {"rubric": ["Prefer the zebra-fact."] * 2},
-    "criteria": {"criteria": [["It names the zebra-fact."]] * 2},
-}
-
-
-@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("column", ["answer", "solution", "reference", "rubric", "criteria"])
 def test_columns_of_the_dataset_reach_the_judge(column: str, judge: gavel.Judge, endpoint: Endpoint):
     reference = "solution" if column == "solution" else None
-    reward_func(judge, reference_column=reference)(**batch("a b", "a"), **COLUMNS[column])
+    value: Any = ["It names the zebra-fact."] if column == "criteria" else "Prefer the zebra-fact."
+    reward_func(judge, reference_column=reference)(**batch("a b", "a"), **{column: [value] * 2})
     assert "zebra-fact" in str(endpoint.requests[0]["messages"])
 
 
-@pytest.mark.parametrize(
-    ("unscored", "expected"), [("group", [None, None, 0.5, 1.0]), ("member", [None] * 2 + [0.5, 1.0])]
-)
-def test_what_the_judge_cannot_score_is_none_and_costs_no_other_group(
-    unscored: Any, expected: list[float | None], endpoint: Endpoint
-):
+def test_what_the_judge_cannot_score_is_none_and_costs_no_other_group(endpoint: Endpoint):
     endpoint.script = [
         lambda request: says("I cannot tell.") if "user: one" in str(request["messages"]) else share_of_a(request)
     ]
     judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
     prompts = [asked("one"), asked("one"), asked("two"), asked("two")]
     completions = [said("a b"), said("a a"), said("a b"), said("a")]
-    assert reward_func(judge, unscored=unscored)(prompts=prompts, completions=completions) == expected
+    for unscored in ("group", "member"):
+        found = reward_func(judge, unscored=unscored)(prompts=prompts, completions=completions)
+        assert found == [None, None, 0.5, 1.0]
     with pytest.raises(JudgeError, match="scored 0 of 2"):
         reward_func(judge, unscored="raise")(prompts=prompts, completions=completions)
 
@@ -141,12 +126,8 @@ def test_a_number_of_generations_that_is_not_the_trainers_is_refused(judge: gave
     with pytest.raises(JudgeError, match=r"num_generations=2 was given, and the trainer makes 4"):
         reward_func(judge, num_generations=2)(**batch(*FOUR), log_metric=Trainer().log_metric)
     assert not endpoint.requests
-    assert reward_func(judge, num_generations=4)(**batch(*FOUR), log_metric=Trainer().log_metric) == [
-        0.5,
-        1.0,
-        0.0,
-        0.25,
-    ]
+    rewards = reward_func(judge, num_generations=4)(**batch(*FOUR), log_metric=Trainer().log_metric)
+    assert rewards == [0.5, 1.0, 0.0, 0.25]
 
 
 LEARNING = {"num_generations": 8, "per_device_train_batch_size": 16, "learning_rate": 1e-2, "max_steps": 20}

@@ -116,16 +116,14 @@ class Letters:
 
 def row(uid: str, *ids: int, split: str = "train") -> list[Item]:
     """A `DataProto` of one sample: a prompt of two tokens, a response padded to four."""
-    response = torch.tensor([*ids, *[0] * (4 - len(ids))])
-    mask = torch.tensor([1, 1, *[1] * len(ids), *[0] * (4 - len(ids))])
-    known = {
-        "uid": uid,
-        "data_source": "letters",
-        "raw_prompt": [{"role": "user", "content": "write"}],
-        "reward_model": {"style": "rule", "ground_truth": "a"},
-        "extra_info": {"split": split, "index": 0},
+    padding = [0] * (4 - len(ids))
+    batch = {
+        "responses": torch.tensor([*ids, *padding]),
+        "attention_mask": torch.tensor([1] * (2 + len(ids)) + padding),
     }
-    return [Item({"responses": response, "attention_mask": mask}, known)]
+    known = {"uid": uid, "data_source": "letters", "raw_prompt": [{"role": "user", "content": "write"}]}
+    known |= {"reward_model": {"style": "rule", "ground_truth": "a"}, "extra_info": {"split": split, "index": 0}}
+    return [Item(batch, known)]
 
 
 def made(url: str, n: int = 2, val_n: int = 1, **options: Any) -> JudgeRewardManager:
@@ -235,9 +233,7 @@ async def test_a_row_is_played_and_scored_as_verl_scores_it(data: Path):
     ("name", "given"),
     [("as_dict", 0.25), ("later", 0.5), ("as_numpy", 0.5), ("broken", None)],
 )
-async def test_a_reward_is_a_number_a_scalar_of_numpy_a_dictionary_or_a_coroutine(
-    data: Path, name: str, given: float | None
-):
+async def test_a_reward_may_have_any_form_that_verl_takes(data: Path, name: str, given: float | None):
     scenario = verl_scenario(f"{data}?reward={data.parent / 'reward.py'}:{name}")
     found = await played(scenario, "no idea")
     if given is None:
@@ -247,7 +243,13 @@ async def test_a_reward_is_a_number_a_scalar_of_numpy_a_dictionary_or_a_coroutin
         assert scenario.hand_reward(found) == given
 
 
-def test_equal_rows_have_names_of_their_own_and_one_in_both_files_is_found_out(data: Path, tmp_path: Path):
+def test_equal_rows_have_names_of_their_own_and_what_is_no_row_or_in_both_files_is_told(data: Path, tmp_path: Path):
+    for row, told in [
+        ({"prompt": [{"role": "system", "content": "x"}]}, "no list of messages"),
+        ({"prompt": "x", "extra_info": [1]}, "extra_info is no object"),
+    ]:
+        with pytest.raises(ScenarioError, match=f"2.*{told}"):
+            verl_scenario(str(written(tmp_path / "rows.jsonl", [a_row(0), row])))
     twice = written(tmp_path / "twice.jsonl", [a_row(1), a_row(1)])
     tasks = verl_scenario(f"{twice}?held_out={data.parent / 'test.parquet'}").tasks("train")
     assert len({task.id for task in tasks}) == 2
@@ -272,19 +274,10 @@ def test_a_mistake_in_the_address_is_told(data: Path, query: str, told: str):
     assert told in str(raised.value)
 
 
-def test_a_row_of_another_shape_is_told_with_its_place(tmp_path: Path):
-    for row, told in [
-        ({"prompt": [{"role": "system", "content": "x"}]}, "no list of messages"),
-        ({"prompt": "x", "extra_info": [1]}, "extra_info is no object"),
-    ]:
-        with pytest.raises(ScenarioError, match=f"2.*{told}"):
-            verl_scenario(str(written(tmp_path / "rows.jsonl", [a_row(0), row])))
-
-
 LAUNCH = VerlLaunch("returns_desk", "some/model", "http://judge:8080", group_size=4, train=20, held_out=5)
 
 
-def test_the_rows_are_the_tasks_and_hide_their_data_from_the_agent(tmp_path: Path):
+def test_the_rows_are_the_tasks_and_the_reward_file_and_the_run_script_are_sound(tmp_path: Path):
     scenario = find_scenario("returns_desk")
     files = export_verl(scenario, LAUNCH, tmp_path / "out")
     assert {file.name for file in files} == {
@@ -299,14 +292,10 @@ def test_the_rows_are_the_tasks_and_hide_their_data_from_the_agent(tmp_path: Pat
     kwargs = row["extra_info"]["tools_kwargs"]
     assert set(kwargs) == {tool.name for tool in scenario.toolbox}
     assert gavel.Task.model_validate_json(kwargs["refund"]["create_kwargs"]["task"]) == task
-
-
-def test_the_reward_file_and_the_run_script_are_sound(tmp_path: Path):
-    export_verl(find_scenario("returns_desk"), LAUNCH, tmp_path / "out")
     known: dict[str, object] = {}
     exec((tmp_path / "out" / "judge_reward.py").read_text(), known)
     assert callable(known["compute_score"])
-    assert known["RUBRIC"] == find_scenario("returns_desk").rubric
+    assert known["RUBRIC"] == scenario.rubric
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
@@ -334,7 +323,7 @@ def test_a_scenario_without_tools_is_a_single_turn(tmp_path: Path):
     assert "multi_turn" not in (tmp_path / "out" / "run.sh").read_text()
 
 
-def test_what_verl_cannot_play_and_what_is_there_is_refused(tmp_path: Path, data: Path):
+def test_what_verl_cannot_play_and_what_is_there_is_refused_and_test_rows_are_no_more_than_others(tmp_path, data):
     with pytest.raises(VerlExportError, match="a rollout of its own"):
         export_verl(find_scenario(f"verl:{data}"), LAUNCH, tmp_path / "out")
     with pytest.raises(VerlExportError, match="an environment"):
@@ -343,9 +332,6 @@ def test_what_verl_cannot_play_and_what_is_there_is_refused(tmp_path: Path, data
     (tmp_path / "there" / "mine.txt").write_text("keep")
     with pytest.raises(VerlExportError, match="exists already"):
         export_verl(find_scenario("returns_desk"), LAUNCH, tmp_path / "there")
-
-
-def test_the_command_writes_no_more_test_rows_than_training_rows(tmp_path: Path):
     asked = ["export-verl", "returns_desk", "--out", str(tmp_path / "a"), "--train", "10"]
     assert CliRunner().invoke(app, asked).exit_code == 0
     assert parquet.read_table(tmp_path / "a" / "test.parquet").num_rows == 10

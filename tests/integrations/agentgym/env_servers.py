@@ -60,14 +60,9 @@ class Wire:
     }
 
 
-class _Status(Exception):
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-def missing(*names: str) -> _Status:
-    return _Status(422, json.dumps([{"loc": ["body", name], "msg": "Field required"} for name in names]))
+def missing(*names: str) -> web.HTTPException:
+    detail = [{"loc": ["body", name], "msg": "Field required"} for name in names]
+    return web.HTTPUnprocessableEntity(text=json.dumps({"detail": detail}), content_type="application/json")
 
 
 class EnvServer:
@@ -125,8 +120,8 @@ class EnvServer:
             return failed
         try:
             return web.json_response(getattr(self, path[1:])(body))
-        except _Status as error:
-            return web.json_response({"detail": str(error)}, status=error.status)
+        except web.HTTPException:
+            raise
         except Exception as error:
             if self.wire.tells_errors:
                 return web.json_response({"error": str(error)})

@@ -62,23 +62,19 @@ async def test_each_environment_is_won_and_lost_over_its_own_wire(name: str, ser
         assert won.metadata["task"]["id"] == f"{name}-{item}"
 
 
-async def test_babyai_s_reward_below_one_is_a_success_and_kept_raw(servers) -> None:
-    scenario = agentgym(f"{servers('babyai').url}?tasks=5&held_out=2")
-    won = await play(scenario, scripted("Action: wait", "Action: wait", "Action: say 0"))
-    assert won.metrics["raw_reward"] == pytest.approx(1 - 0.9 * 3 / 50)
-    assert won.metrics["environment_reward"] == 1.0
-
-
-async def test_sciworld_s_score_is_a_percentage_and_never_below_0(servers) -> None:
-    scenario = agentgym(f"{servers('sciworld').url}?tasks=5&held_out=2&turns=2")
-    half = await play(scenario, scripted("Action: look around"))
-    assert half.metrics["raw_reward"] == 50
-    assert half.metrics["environment_reward"] == pytest.approx(0.5)
-    assert half.metrics["success"] == 0.0
-    wrong = await play(scenario, scripted("Action: focus on wrong"))
-    assert wrong.metrics["raw_reward"] == -100
-    assert wrong.metrics["environment_reward"] == 0.0
-    assert "Your task is to count.\nThe number is 0." in texts(wrong)[1]
+@pytest.mark.parametrize(
+    ("kind", "actions", "raw", "reward", "success"),
+    [
+        ("babyai", ("wait", "wait", "say 0"), pytest.approx(1 - 0.9 * 3 / 50), 1.0, 1.0),  # below 1 is a success
+        ("sciworld", ("look around",), 50, pytest.approx(0.5), 0.0),  # a percentage, and never below 0
+        ("sciworld", ("focus on wrong",), -100, 0.0, 0.0),
+    ],
+)
+async def test_rewards_are_kept_raw_and_have_one_scale(kind, actions, raw, reward, success, servers) -> None:
+    scenario = agentgym(f"{servers(kind).url}?tasks=5&held_out=2&turns={max(2, len(actions))}")
+    played = await play(scenario, scripted(*(f"Action: {action}" for action in actions)))
+    found = [played.metrics[name] for name in ("raw_reward", "environment_reward", "success")]
+    assert found == [raw, reward, success]
 
 
 async def test_a_reply_without_one_action_is_told_the_form_and_costs_no_step_of_the_server(servers) -> None:
@@ -189,9 +185,7 @@ async def test_a_server_that_is_slow_fails_the_episode_in_time_and_its_environme
         ("/step", 422, "HTTP 422"),
     ],
 )
-async def test_an_answer_of_another_form_fails_the_episode_and_is_never_a_reward_of_0(
-    path: str, answer: Any, told: str
-):
+async def test_an_answer_of_another_form_fails_the_episode_without_a_reward(path: str, answer: Any, told: str):
     def fail(asked: str) -> web.Response | None:
         if asked != path:
             return None
@@ -237,11 +231,14 @@ async def test_environments_that_are_left_are_closed_where_the_server_can() -> N
             assert env_server.closes == closed
 
 
-async def test_the_available_actions_and_the_allowed_words_are_shown(servers) -> None:
-    household = await play(agentgym(f"{servers('alfworld').url}?tasks=5&held_out=2"), scripted("Action: say 0"))
-    assert texts(household)[1].endswith("Available actions: look, say 3")
-    wordle = await play(agentgym(f"{servers('wordle').url}?tasks=5&held_out=2"), scripted("Action: say 0"))
-    assert texts(wordle)[1].endswith("Allowed words: c r a n e, s h i r e")
+async def test_the_task_the_available_actions_and_the_allowed_words_are_shown(servers) -> None:
+    for kind, shown in [
+        ("sciworld", "Your task is to count.\nThe number is 0."),
+        ("alfworld", "Available actions: look, say 3"),
+        ("wordle", "Allowed words: c r a n e, s h i r e"),
+    ]:
+        played = await play(agentgym(f"{servers(kind).url}?tasks=5&held_out=2"), scripted("Action: say 0"))
+        assert texts(played)[1].endswith(shown)
 
 
 async def test_an_episode_that_is_cancelled_leaves_nothing_behind(servers) -> None:

@@ -72,25 +72,16 @@ async def test_a_prompted_model_is_named_as_its_api_knows_it() -> None:
         await a_model().train([])
 
 
-def test_a_field_that_is_not_known_is_named() -> None:
-    with pytest.warns(IgnoredSetting, match="colour=…") as told:
-        Model(name="a", project="mail", colour="red")
-    assert told[0].filename == __file__, "the user's own line"
-
-
 class Mail(Trajectory):
     answer: str | None = None
 
 
-def test_the_reward_is_0_from_the_start_and_fields_of_one_s_own_stay() -> None:
+def test_the_reward_is_0_from_the_start_fields_of_one_s_own_stay_and_every_message_has_a_content() -> None:
     mail = Mail(messages_and_choices=[], answer="Monday", metadata={"step": 1})
     assert (mail.reward, mail.answer, mail.logs, mail.metrics) == (0.0, "Monday", [], {})
     (kept,) = TrajectoryGroup([mail])
     assert kept is mail
     assert "reward=0.0" in str(mail)
-
-
-def test_every_message_has_a_content() -> None:
     turn = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None}}
     items = [{"role": "user", "content": "hi"}, Choice.construct(None, **turn), {"role": "tool", "tool_call_id": "1"}]
     for kind in (Trajectory, History):
@@ -98,7 +89,7 @@ def test_every_message_has_a_content() -> None:
 
 
 def translated(groups: int = 4, trajectories: int = 32, **given: Any) -> TrainConfig:
-    return train_config(given, {}, groups=groups, trajectories=trajectories)
+    return train_config(given, given.pop("trainer", {}), groups=groups, trajectories=trajectories)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +120,10 @@ def test_the_loss_is_the_one_that_art_would_use(given: dict[str, Any], loss: Los
         ({"normalize_advantages": False}, {"advantage": "mean"}),
         ({"truncated_importance_sampling": 2.5}, {"sampler_correction": SamplerCorrection(cap=2.5)}),
         ({"kl_penalty_coef": 0.02, "kl_penalty_reference_step": 3}, {"kl_in_reward": 0.02, "reference": "3"}),
+        (
+            {"trainer": {"max_grad_norm": 0.3, "weight_decay": 0.1, "adam_beta2": 0.99}},
+            {"max_gradient_norm": 0.3, "weight_decay": 0.1, "adam_betas": (0.9, 0.99)},
+        ),
     ],
 )
 def test_a_setting_with_a_counterpart_is_translated(given: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -137,9 +132,7 @@ def test_a_setting_with_a_counterpart_is_translated(given: dict[str, Any], expec
 
 
 @given(st.integers(1, 20), st.integers(1, 16), st.none() | st.integers(1, 400))
-def test_there_is_an_update_for_each_group_or_fewer_and_never_none(
-    groups: int, size: int, sequences: int | None
-) -> None:
+def test_there_is_an_update_for_each_group_or_fewer(groups: int, size: int, sequences: int | None) -> None:
     updates = translated(groups, groups * size, grad_accumulation_sequences=sequences).mini_batches
     assert 1 <= updates <= groups
     assert updates == groups or (sequences is not None and sequences * updates >= groups * size)
@@ -169,7 +162,7 @@ def a_group(*replies: str) -> TrajectoryGroup:
     )
 
 
-async def test_scores_are_rewards_and_metrics_and_the_first_reward_is_kept(endpoint: Endpoint) -> None:
+async def test_scores_are_rewards_and_metrics_or_numbered_and_the_first_reward_is_kept(endpoint: Endpoint) -> None:
     endpoint.script = [scores(0.5)]
     judged = await ruler_score_group(a_group("here", "there"), JUDGE, endpoint.params)
     assert judged is not None
@@ -177,19 +170,20 @@ async def test_scores_are_rewards_and_metrics_and_the_first_reward_is_kept(endpo
         assert (member.reward, member.metrics["ruler_score"]) == (0.5, 0.5)
         assert member.metrics["independent_reward"] == 0.25
         assert any(line.startswith("RULER explanation: ") for line in member.logs)
+    lists = [member.messages() for member in a_group("here", "there")]
+    got = await ruler(lists, judge_model=JUDGE, extra_litellm_params=endpoint.params)
+    assert [(score.trajectory_id, score.score) for score in got] == [("1", 0.5), ("2", 0.5)]
+    assert await ruler([], JUDGE) == []
 
 
-async def test_a_judge_that_fails_is_an_error_or_none(endpoint: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_member_without_messages_leaves_its_group_and_a_judge_that_fails_is_an_error_or_none(endpoint, capsys):
+    group = a_group("here", "there")
     endpoint.script = [fails(401)]
     with pytest.raises(JudgeError):
-        await ruler_score_group(a_group("here", "there"), JUDGE, endpoint.params)
-    assert await ruler_score_group(a_group("here", "there"), JUDGE, endpoint.params, swallow_exceptions=True) is None
+        await ruler_score_group(group, JUDGE, endpoint.params)
+    assert await ruler_score_group(group, JUDGE, endpoint.params, swallow_exceptions=True) is None
     assert "[art_ruler] Swallowed exception" in capsys.readouterr().out
-
-
-async def test_a_member_without_messages_leaves_the_group_and_the_others_are_scored(endpoint: Endpoint) -> None:
     endpoint.script = [scores(0.7)]
-    group = a_group("here", "there")
     group.trajectories.append(Trajectory(messages_and_choices=[], reward=0.0))
     judged = await ruler_score_group(group, JUDGE, endpoint.params)
     assert judged is not None
@@ -200,27 +194,19 @@ async def test_a_member_without_messages_leaves_the_group_and_the_others_are_sco
         await ruler_score_group(TrajectoryGroup([Trajectory(messages_and_choices=[])]), JUDGE, endpoint.params)
 
 
-async def test_lists_of_messages_get_numbered_scores(endpoint: Endpoint) -> None:
-    endpoint.script = [scores(0.5)]
-    lists = [member.messages() for member in a_group("here", "there")]
-    got = await ruler(lists, judge_model=JUDGE, extra_litellm_params=endpoint.params)
-    assert [(score.trajectory_id, score.score) for score in got] == [("1", 0.5), ("2", 0.5)]
-    assert await ruler([], JUDGE) == []
-
-
-def test_the_optimizer_s_arguments_are_those_of_trainer_args() -> None:
-    trainer = {"max_grad_norm": 0.3, "weight_decay": 0.1, "adam_beta2": 0.99}
-    config = train_config({}, trainer, groups=1, trajectories=2)
-    assert (config.max_gradient_norm, config.weight_decay, config.adam_betas) == (0.3, 0.1, (0.9, 0.99))
-
-
-def test_what_has_no_effect_is_named_once() -> None:
+def test_what_has_no_effect_is_named_once_and_what_is_not_there_says_where_to_look() -> None:
+    for owner in (a_model(), Model(name="a", project="mail"), LocalBackend()):
+        with pytest.raises(AttributeError, match=r"\.activate_metrics_context is not in .*art; docs/art.md"):
+            owner.activate_metrics_context("train")  # type: ignore[union-attr]
     with pytest.warns(IgnoredSetting, match=r"train\(kimi_k2_tau=…\) has no effect in Gavel"):
         translated(kimi_k2_tau=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         translated(kimi_k2_tau=0.1)
         translated(kimi_k2_tau=None, plot_tensors=False, logprob_calculation_chunk_size=1024, verbose=True)
+    with pytest.warns(IgnoredSetting, match="colour=…") as told:
+        Model(name="a", project="mail", colour="red")
+    assert told[0].filename == __file__, "the user's own line"
 
 
 def test_one_rate_is_one_step_a_rate_of_0_trains_nothing_and_too_few_are_refused() -> None:
@@ -230,9 +216,3 @@ def test_one_rate_is_one_step_a_rate_of_0_trains_nothing_and_too_few_are_refused
     assert list(sft_parts([Trajectory()], TrainSFTConfig(learning_rate=[0.0], batch_size=1))) == []
     with pytest.raises(ValueError, match="3 batches of 1 need as many"):
         list(sft_parts([Trajectory()] * 3, TrainSFTConfig(learning_rate=[1e-4], batch_size=1)))
-
-
-def test_what_is_not_there_says_where_to_look() -> None:
-    for owner in (a_model(), Model(name="a", project="mail"), LocalBackend()):
-        with pytest.raises(AttributeError, match=r"\.activate_metrics_context is not in .*art; docs/art.md"):
-            owner.activate_metrics_context("train")  # type: ignore[union-attr]

@@ -1,10 +1,10 @@
 """ART's helpers for scripts: gathers, tasks of MCP servers, checkpoints, datasets."""
 
 import asyncio
+import contextlib
 import io
 import json
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 from tqdm import tqdm
 
 import gavel.integrations.art as art
+from gavel.integrations.art import gather
 from gavel.integrations.art.batches import trajectory_group_batches
-from gavel.integrations.art.gather import (
-    GatherContext,
-    gather_trajectories,
-    set_gather_context,
-    wrap_group_awaitable,
-    wrap_trajectories_awaitable,
-)
 from gavel.integrations.art.local import LocalBackend
 from gavel.integrations.art.mcp import (
     GeneratedScenario,
@@ -32,23 +26,10 @@ from gavel.integrations.art.mcp import (
 )
 from gavel.integrations.art.model import link_checkpoints
 from gavel.integrations.art.trajectories import Trajectory, TrajectoryGroup
+from gavel.integrations.art.utils import output_dirs, sft
 from gavel.integrations.art.utils.iterate_dataset import iterate_dataset
 from gavel.integrations.art.utils.limit_concurrency import limit_concurrency
-from gavel.integrations.art.utils.output_dirs import (
-    get_model_dir,
-    get_models_dir,
-    get_output_dir_from_model_properties,
-    get_step_checkpoint_dir,
-    get_trajectories_split_dir,
-)
 from gavel.integrations.art.utils.retry import retry
-from gavel.integrations.art.utils.sft import (
-    Schedule,
-    create_lr_schedule,
-    create_sft_dataset_iterator,
-    get_file_row_count,
-    iterate_file,
-)
 from gavel.integrations.art.yield_trajectory import capture_yielded_trajectory, yield_trajectory
 from gavel.scenarios.gather import GatherError
 from gavel.trainer.runs.checkpoints import Checkpoints
@@ -69,28 +50,30 @@ async def failing() -> Trajectory:
     raise ValueError("no")
 
 
-async def test_tuples_become_lists_in_input_order() -> None:
+@pytest.mark.filterwarnings("error")
+async def test_tuples_become_lists_in_input_order_and_an_error_is_raised_and_leaves_no_coroutine_behind() -> None:
     async def empty() -> list[Trajectory]:
         return []
 
-    x_and_o, single, none = await gather_trajectories([pair(), one(), empty()], pbar_desc=None)
+    x_and_o, single, none = await gather.gather_trajectories([pair(), one(), empty()], pbar_desc=None)
     assert [trajectory.reward for trajectory in x_and_o] == [1.0, 0.0]
     assert (single.reward, none) == (1.0, [])
-
-
-@pytest.mark.filterwarnings("error")
-async def test_an_error_that_is_not_borne_is_raised_and_leaves_no_coroutine_behind() -> None:
     with pytest.raises(GatherError, match="no"):
-        await gather_trajectories([failing(), one(), pair()])
+        await gather.gather_trajectories([failing(), one(), pair()])
 
 
 async def test_a_failure_that_is_borne_is_given_and_one_too_many_is_raised() -> None:
-    for context in (GatherContext(), GatherContext(pbar=tqdm(total=2, disable=True), max_exceptions=0.4)):
-        with set_gather_context(context), pytest.raises(ValueError, match="no"):
-            await wrap_group_awaitable(failing())
-    with set_gather_context(GatherContext(max_exceptions=1)):
-        got = [await wrap_trajectories_awaitable(one) for one in (pair(), failing())]
+    for context in (gather.GatherContext(), gather.GatherContext(pbar=tqdm(total=2, disable=True), max_exceptions=0.4)):
+        with gather.set_gather_context(context), pytest.raises(ValueError, match="no"):
+            await gather.wrap_group_awaitable(failing())
+    with gather.set_gather_context(gather.GatherContext(max_exceptions=1)):
+        got = [await gather.wrap_trajectories_awaitable(one) for one in (pair(), failing())]
     assert [type(each) for each in got] == [list, ValueError]
+    bar = tqdm(total=5, disable=False, file=io.StringIO())  # counts trajectories
+    with gather.set_gather_context(gather.GatherContext(pbar=bar)):
+        await gather.wrap_group_awaitable(TrajectoryGroup([Trajectory(), Trajectory(), one()]))
+        await gather.wrap_group_awaitable(pair())
+    assert bar.n == 5
 
 
 async def test_batches_come_in_input_order_and_can_be_skipped() -> None:
@@ -133,9 +116,7 @@ async def test_tasks_are_drafted_from_tools_and_resources(endpoint: Endpoint) ->
     assert all(part in prompt for part in ("finds {{ an }} order", "pay", "file:///orders", "Only refunds.", "3 tasks"))
 
 
-async def test_another_number_of_tasks_and_a_missing_key_are_errors(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_another_number_of_tasks_and_a_missing_key_are_errors(endpoint: Endpoint, monkeypatch) -> None:
     endpoint.script = [lambda _: says(json.dumps(DRAFT))]
     monkeypatch.setenv("OPENROUTER_API_KEY", "none")
     with pytest.raises(ValueError, match="3 scenarios, not 4"):
@@ -165,20 +146,15 @@ def test_records_are_the_same_after_json(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.count("task") == 1
 
 
-def a_run(root: Path, *steps: int) -> None:
-    directory = RunDirectory(root, "p", "first")
-    directory.describe({"project": "p", "name": "first", "base_model": "b", "from_checkpoint": {"named": "x"}})
-    for step in steps:
-        directory.checkpoints.save(step, partial(_write, step))
-    directory.close()
-
-
-def _write(step: int, path: Path) -> None:
-    (path / "weights").write_text(str(step))
-
-
 async def test_a_fork_begins_with_the_newest_whole_checkpoint_up_to_a_step(tmp_path: Path) -> None:
-    a_run(tmp_path, 2, 5)
+    with contextlib.closing(RunDirectory(tmp_path, "p", "first")) as first:
+        first.describe({"project": "p", "name": "first", "base_model": "b", "from_checkpoint": {"named": "x"}})
+        for step in ("2", "5"):
+
+            def write(path: Path, step: str = step) -> None:
+                (path / "weights").write_text(step)
+
+            first.checkpoints.save(int(step), write)
     fork = LocalBackend(path=str(tmp_path))._experimental_fork_checkpoint
     second = art.TrainableModel[None](name="second", project="q", base_model="b")
     with pytest.raises(NamedCheckpointError, match="up to 1"):
@@ -214,11 +190,8 @@ def test_every_item_comes_once_an_epoch(size: int, per_step: int, epochs: int, b
         assert sorted(item for batch in whole if batch.epoch == epoch for item in batch.items) == list(range(size))
     assert [batch.step for batch in whole] == list(range(len(whole)))
     assert list(iterate_dataset(list(range(size)), per_step, epochs, begin, use_tqdm=False)) == whole[begin:]
-
-
-def test_the_order_of_the_first_epoch_is_the_one_that_art_gives() -> None:
     batches = iterate_dataset(["a", "b", "c", "d", "e"], groups_per_step=2, use_tqdm=False)
-    assert [batch.items for batch in batches] == [["c", "b"], ["a", "e"], ["d"]]
+    assert [batch.items for batch in batches] == [["c", "b"], ["a", "e"], ["d"]], "the order that art gives"
 
 
 @pytest.mark.parametrize(("by_key", "most"), [(False, 2), (True, 4)])
@@ -239,11 +212,11 @@ async def test_no_more_calls_run_at_once_than_allowed(by_key: bool, most: int) -
 
 def test_directories_are_those_that_a_run_has() -> None:
     model = art.TrainableModel[None](name="a", project="p", base_model="b")
-    assert get_models_dir("p") == ".art/p/models"
-    assert Path(get_model_dir(model)) == model.output_dir
-    directory = get_output_dir_from_model_properties("p", "a", "/runs")
-    assert get_step_checkpoint_dir(directory, 7) == "/runs/p/models/a/checkpoints/0007"
-    assert get_trajectories_split_dir(directory, "val") == "/runs/p/a/trajectories/val"
+    assert output_dirs.get_models_dir("p") == ".art/p/models"
+    assert Path(output_dirs.get_model_dir(model)) == model.output_dir
+    directory = output_dirs.get_output_dir_from_model_properties("p", "a", "/runs")
+    assert output_dirs.get_step_checkpoint_dir(directory, 7) == "/runs/p/models/a/checkpoints/0007"
+    assert output_dirs.get_trajectories_split_dir(directory, "val") == "/runs/p/a/trajectories/val"
 
 
 async def test_a_function_has_three_attempts_plain_or_awaited() -> None:
@@ -267,44 +240,34 @@ async def test_a_function_has_three_attempts_plain_or_awaited() -> None:
     ("method", "rates"),
     [("constant", [0.5, 1, 1, 1, 1]), ("linear", [0.5, 1, 1, 0.5, 0]), ("cosine", [0.5, 1, 1, 0.5, 0])],
 )
-def test_a_schedule_warms_up_and_decays(method: Schedule, rates: list[float]) -> None:
-    assert create_lr_schedule(5, 1.0, method, warmup_steps=2) == pytest.approx(rates)
-    assert create_lr_schedule(0, 1.0) == []
+def test_a_schedule_warms_up_and_decays(method: sft.Schedule, rates: list[float]) -> None:
+    assert sft.create_lr_schedule(5, 1.0, method, warmup_steps=2) == pytest.approx(rates)
+    assert sft.create_lr_schedule(0, 1.0) == []
 
 
 @given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 10))
 def test_chunks_hold_every_trajectory_once_an_epoch(number: int, chunk: int, size: int, epochs: int, skip: int) -> None:
     members = [Trajectory(metadata={"n": n}) for n in range(number)]
-    chunks = list(create_sft_dataset_iterator(members, chunk, epochs, size, show_progress=False))
+    chunks = list(sft.create_sft_dataset_iterator(members, chunk, epochs, size, show_progress=False))
     for epoch in range(epochs):
         chosen = [member for part in chunks if part.epoch == epoch for member in part.trajectories]
-        assert sorted(chosen, key=lambda member: str(member.metadata["n"])) == sorted(
-            members, key=lambda member: str(member.metadata["n"])
-        )
+        assert sorted(chosen, key=lambda member: int(str(member.metadata["n"]))) == members
     for part in chunks:
         assert isinstance(part.config.learning_rate, list)
         assert len(part.config.learning_rate) == -(-len(part.trajectories) // size)
-    again = create_sft_dataset_iterator(members, chunk, epochs, size, initial_step=skip * chunk, show_progress=False)
-    assert [part.step for part in again] == [part.step for part in chunks[skip:]]
+    rest = sft.create_sft_dataset_iterator(members, chunk, epochs, size, initial_step=skip * chunk, show_progress=False)
+    assert [part.step for part in rest] == [part.step for part in chunks[skip:]]
 
 
 def test_a_file_is_read_in_an_order_of_its_own_each_epoch(tmp_path: Path) -> None:
     file = tmp_path / "data.jsonl"
     rows = [{"messages": [{"role": "user", "content": str(n)}]} for n in range(6)]
     file.write_text("\n\n".join(map(json.dumps, rows)))
-    assert get_file_row_count(str(file)) == 6
-    order = [member.messages()[0]["content"] for member in iterate_file(file, epochs=2, shuffle_buffer_size=3)]
+    assert sft.get_file_row_count(str(file)) == 6
+    order = [member.messages()[0]["content"] for member in sft.iterate_file(file, epochs=2, shuffle_buffer_size=3)]
     assert sorted(order[:6]) == sorted(order[6:]) == list("012345")
     assert order[:6] != order[6:]
-    later = iterate_file(file, epochs=2, shuffle_buffer_size=3, initial_skip=4)
+    later = sft.iterate_file(file, epochs=2, shuffle_buffer_size=3, initial_skip=4)
     assert [member.messages()[0]["content"] for member in later] == order[4:]
     with pytest.raises(ValueError, match="only JSONL"):
-        get_file_row_count("data.csv")
-
-
-async def test_the_bar_counts_trajectories() -> None:
-    bar = tqdm(total=5, disable=False, file=io.StringIO())
-    with set_gather_context(GatherContext(pbar=bar)):
-        await wrap_group_awaitable(TrajectoryGroup([Trajectory(), Trajectory(), one()]))
-        await wrap_group_awaitable(pair())
-    assert bar.n == 5
+        sft.get_file_row_count("data.csv")

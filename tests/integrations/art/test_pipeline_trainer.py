@@ -140,10 +140,8 @@ async def test_the_embedded_model_is_trained_forked_and_trained_on(tmp_path: Pat
             pipeline=sizes, max_steps=4, checkpoint_retention_strategy=keep_recent_and_top(recent=1, top=0),
         )  # fmt: skip
         await trainer.train()
-        assert sorted(entry.name for entry in (tmp_path / "p" / "first" / "checkpoints").iterdir()) == [
-            "000003",
-            "000004",
-        ]
+        kept = (tmp_path / "p" / "first" / "checkpoints").iterdir()
+        assert sorted(entry.name for entry in kept) == ["000003", "000004"]
         fork = art.TrainableModel[None](name="second", project="p", base_model="embedded/returns-desk")
         await backend._experimental_fork_checkpoint(fork, from_model="first")  # pyright: ignore[reportPrivateUsage]
         await fork.register(backend)

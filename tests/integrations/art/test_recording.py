@@ -88,20 +88,25 @@ async def test_what_is_no_chat_completion_is_not_recorded_and_httpx_is_as_it_was
     assert auto_trajectory() is None
     with pytest.raises(RuntimeError, match="nothing is recorded here"):
         auto_trajectory(required=True)
+    with pytest.raises(RuntimeError, match="inside a rollout"):
+        init_chat_model()
 
 
 async def test_the_returned_trajectory_holds_what_the_agent_asked(endpoint: Endpoint) -> None:
     endpoint.script = [lambda _: says("There.")]
     model = Model(name="m", project="p", inference_base_url=f"{endpoint.url}/v1", inference_api_key="none")
 
-    async def rollout(model: Model[Any], question: str) -> Trajectory:
+    async def rollout(model: Model[Any], *questions: str) -> Trajectory:
         async with AsyncOpenAI(base_url=model.inference_base_url, api_key=model.inference_api_key) as client:
-            await client.chat.completions.create(model=model.name, messages=[{"role": "user", "content": question}])
-        return Trajectory(reward=0.5, metadata={"question": question})
+            for question in questions:
+                await client.chat.completions.create(model=model.name, messages=[{"role": "user", "content": question}])
+        return Trajectory(reward=0.5)
 
     trajectory = await wrap_rollout(model, rollout)(model, "Where?")
     assert [message["content"] for message in trajectory.messages()] == ["Where?", "There."]
     assert (len(list(trajectory.choices())), trajectory.reward) == (1, 0.5)
+    with pytest.raises(RuntimeError, match="asked no chat model"):
+        await wrap_rollout(model, rollout)(model)
 
 
 @pytest.mark.slow
@@ -143,16 +148,3 @@ async def test_every_token_of_an_agent_of_langgraph_is_trained(tmp_path: Path) -
         result = await model.train([group])
     sampled = sum(len(choice.model_dump()["token_ids"]) for member in group for choice in member.choices())
     assert (result.metrics["trajectories_trained"], result.metrics["tokens_trained"]) == (4, sampled)
-
-
-async def test_an_agent_that_asked_nothing_is_an_error() -> None:
-    async def rollout() -> Trajectory:
-        return Trajectory()
-
-    with pytest.raises(RuntimeError, match="asked no chat model"):
-        await wrap_rollout(Model(name="m", project="p"), rollout)()
-
-
-def test_a_chat_model_is_made_inside_a_rollout_only() -> None:
-    with pytest.raises(RuntimeError, match="inside a rollout"):
-        init_chat_model()

@@ -67,7 +67,7 @@ def test_environments_register_at_once_and_no_other_trainer_may(http: httpx.Clie
         assert (answer.status_code, "own learner" in answer.json()["detail"]) == (409, True)
 
 
-def test_an_environment_hears_how_much_waits_in_groups_of_its_size(http: httpx.Client):
+def test_an_environment_hears_how_much_waits_in_groups_of_its_size_and_to_come_again_when_it_is_too_much(http):
     own, other = (post(http, "/register-env", ENVIRONMENT)["env_id"] for _ in range(2))
     for number in range(3):
         post(http, "/scored_data", body(number, env_id=own))
@@ -81,6 +81,10 @@ def test_an_environment_hears_how_much_waits_in_groups_of_its_size(http: httpx.C
         "env_weight": 0.5,
     }
     assert http.request("GET", "/status-env", json={"env_id": 9}).status_code == 404
+    for number in range(4, 8):
+        post(http, "/scored_data", body(number))
+    answer = http.post("/scored_data", json=body(8))
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
 
 def test_packed_bodies_are_read_and_bombs_are_not(http: httpx.Client):
@@ -96,13 +100,6 @@ def test_packed_bodies_are_read_and_bombs_are_not(http: httpx.Client):
     assert sent(content, "br").status_code == 400
     assert sent(b" " * 30_000, "identity").status_code == 413
     assert http.get("/status").json()["queue_size"] == 1
-
-
-def test_a_full_queue_asks_to_come_again(http: httpx.Client):
-    for number in range(8):
-        post(http, "/scored_data", body(number))
-    answer = http.post("/scored_data", json=body(8))
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
 
 def test_with_a_key_nothing_is_answered_without_it(queue: GroupQueue):

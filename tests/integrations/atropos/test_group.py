@@ -36,6 +36,9 @@ def test_every_trained_stretch_is_a_turn_with_its_exact_prompt():
     assert turns == [([7, 8], [20, 21], [-0.3, -0.1]), ([7, 8, 20, 21, 9], [22], [-0.7])]
     assert [choice.message.content for choice in first.choices()] == ["20 21", "22"]
     assert (first.reward, second.reward) == (1.0, 0.25)
+    assert a_group().other_targets() is None
+    ones = a_group(masks=[[-100, -100, 20, 21, -100, 22], [-100, 0, 1]], inference_logprobs=None)
+    assert ones.other_targets() == "masks[1][1] is 0, which is neither -100 nor the token, 8"
 
 
 def test_the_judge_reads_the_messages_where_there_are_some():
@@ -100,14 +103,6 @@ def test_what_cannot_be_trained_is_refused_with_its_place(changes: dict, told: s
     with pytest.raises(ValidationError) as raised:
         a_group(**changes)
     assert told in str(raised.value)
-
-
-def test_a_mask_of_ones_and_zeros_is_found_out():
-    assert a_group().other_targets() is None
-    mask = {"masks": [[-100, -100, 20, 21, -100, 22], [-100, 0, 1]]}
-    assert a_group(**mask, inference_logprobs=None).other_targets() == (
-        "masks[1][1] is 0, which is neither -100 nor the token, 8"
-    )
 
 
 def turn(prompt: list[int], ids: list[int], **extra: object) -> Choice:

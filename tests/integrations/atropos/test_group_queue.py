@@ -19,18 +19,14 @@ def queue(tmp_path: Path) -> GroupQueue:
     return GroupQueue(tmp_path / "deep" / "queue.sqlite", Letters())
 
 
-def test_accepted_groups_wait_in_order_and_outlive_the_process(queue: GroupQueue):
+def test_accepted_groups_wait_in_order_outlive_the_process_and_count_once_even_after_they_were_trained(queue):
     assert queue.accept([a_group(0), a_group(1, size=3)]) == [True, True]
     queue.accept([a_group(2, env_id=7)])
     queue = reopened(queue)
     assert [(group.size, group.env_id) for group in queue.waiting] == [(2, None), (3, None), (2, 7)]
     (read, step), *_ = queue.read([queue.waiting[1].id])
     assert (read, step) == (a_group(1, size=3), 0)
-
-
-def test_a_body_that_is_sent_again_counts_once_even_after_it_was_trained(queue: GroupQueue):
-    queue.accept([a_group(0)])
-    assert queue.accept([a_group(0), a_group(1)]) == [False, True]
+    assert queue.accept([a_group(0), a_group(3)]) == [False, True]  # sent again it counts once
     queue.trained([group.id for group in queue.waiting], step=1)
     queue = reopened(queue)
     assert queue.accept([a_group(0)]) == [False]

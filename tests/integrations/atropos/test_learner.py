@@ -11,10 +11,10 @@ from gavel.integrations.atropos.queue import GroupQueue
 from gavel.judge.judge import Judge
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import TrainConfig
-from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.watchdog import LoopError
 from gavel.trainer.model import TrainableModel
 from tests.integrations.worth_judge import WorthJudge
+from tests.trainer.conftest import registered
 
 pytestmark = pytest.mark.slow
 CONFIG = TrainConfig(learning_rate=1e-3)
@@ -23,20 +23,11 @@ CONFIG = TrainConfig(learning_rate=1e-3)
 def a_group(number: int, **changes: Any) -> AtroposGroup:
     """Four members of one prompt; the first is the best."""
     tokens = [[5 + number, 6, 7, 20 + member, 8, 30 + member] for member in range(4)]
-    fields = {
-        "tokens": tokens,
-        "masks": [[-100, -100, -100, row[3], -100, row[5]] for row in tokens],
-        "scores": [1.0, 0.0, 0.0, 0.0],
-        "messages": [
-            [
-                {"role": "user", "content": f"Task {number}"},
-                {"role": "assistant", "content": f"first {member}"},
-                {"role": "user", "content": "Go on."},
-                {"role": "assistant", "content": f"second, worth {member}0"},
-            ]
-            for member in range(4)
-        ],
-    }
+    masks = [[-100, -100, -100, row[3], -100, row[5]] for row in tokens]
+    said = [(f"Task {number}", f"first {member}", "Go on.", f"second, worth {member}0") for member in range(4)]
+    roles = ("user", "assistant") * 2
+    messages = [[{"role": role, "content": text} for role, text in zip(roles, row, strict=True)] for row in said]
+    fields = {"tokens": tokens, "masks": masks, "scores": [1.0, 0.0, 0.0, 0.0], "messages": messages}
     return AtroposGroup.model_validate(fields | changes)
 
 
@@ -58,9 +49,7 @@ class Trained:
 
 @pytest.fixture
 async def trained(tmp_path: Path):
-    model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
-    async with LocalBackend(tmp_path, max_context=512) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, max_context=512) as (model, backend):
         yield Trained(backend, model, GroupQueue(tmp_path / "queue.sqlite", backend.token_space(model)))
 
 

@@ -32,6 +32,17 @@ def error(message: str, code: str, **more: Any) -> dict[str, Any]:
     return {"type": "error", "data": {"message": message, "code": code, **more}}
 
 
+SENT = {
+    "no json": "<html>",
+    "other type": '{"type": "state", "data": {}}',
+    "not a number": '{"type": "observation", "data": {"observation": {"hint": "x"}, "reward": NaN}}',
+    "no observation": '{"type": "observation", "data": {"reward": 1.0, "done": true}}',
+    "huge": json.dumps({"type": "observation", "data": observation("x" * 300_000, True, True)}),
+    "always fails": json.dumps(error("division by zero", "EXECUTION_ERROR")),
+}
+"""What stands in place of a step's answer, by the fault."""
+
+
 class StandIn:
     def __init__(
         self, fault: str = "", *, sessions: int = 8, action: dict[str, Any] = ACTION, splits: bool = False
@@ -113,47 +124,23 @@ class StandIn:
                         await socket.send_json(error("no disk", "EXECUTION_ERROR"))
                         continue
                     await socket.send_json({"type": "observation", "data": answer})
-                elif self.fault:
-                    if await self._misbehaved(socket):
-                        continue
+                elif self.fault == "dies":
+                    assert request.transport is not None
+                    request.transport.abort()
                     break
+                elif self.fault == "closes":
+                    await socket.close(code=1011, message=b"out of memory")
+                    break
+                elif self.fault == "silent":
+                    await asyncio.sleep(60)
+                elif self.fault:
+                    await socket.send_str(SENT[self.fault])
                 else:
                     await asyncio.sleep(0)
                     await socket.send_json(self.step(goal, message["data"]))
         finally:
             self.open -= 1
         return socket
-
-    async def _misbehaved(self, socket: web.WebSocketResponse) -> bool:
-        """Does what the fault says in place of an answer; whether the connection stays."""
-        match self.fault:
-            case "dies":
-                assert socket._req is not None
-                assert socket._req.transport is not None
-                socket._req.transport.abort()
-                return False
-            case "closes":
-                await socket.close(code=1011, message=b"out of memory")
-                return False
-            case "silent":
-                await asyncio.sleep(60)
-                return False
-            case "no json":
-                await socket.send_str("<html>")
-            case "other type":
-                await socket.send_json({"type": "state", "data": {}})
-            case "not a number":
-                await socket.send_str('{"type": "observation", "data": {"observation": {"hint": "x"}, "reward": NaN}}')
-            case "no observation":
-                await socket.send_json({"type": "observation", "data": {"reward": 1.0, "done": True}})
-            case "huge":
-                answer = {"observation": {"hint": "x" * 300_000}, "reward": True, "done": True}
-                await socket.send_json({"type": "observation", "data": answer})
-            case "always fails":
-                await socket.send_json(error("division by zero", "EXECUTION_ERROR"))
-            case fault:
-                raise AssertionError(fault)
-        return True
 
 
 async def _halve(request: ChatRequest) -> Message:

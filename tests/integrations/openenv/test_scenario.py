@@ -6,26 +6,22 @@ import time
 
 import pytest
 
+from gavel.llm.types import Message
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
+from gavel.scenarios.scenario import ScenarioError, find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from tests.integrations.openenv.stand_in import ACTION, HALVER, StandIn
 from tests.integrations.players import call, script
-from tests.integrations.served import running
+from tests.integrations.served import in_a_thread
 
 
-async def scenario_of(url: str, query: str = "") -> Scenario:
-    return await asyncio.to_thread(find_scenario, f"openenv:{url}{query}")
+async def play(server: StandIn, query: str = "", *turns: Message) -> Trajectory:
+    with in_a_thread(server.app()) as url:
+        scenario = find_scenario(f"openenv:{url}{query}")
+        return await rollout(script(turns) if turns else HALVER, scenario, scenario.tasks()[0], seed=1)
 
 
-async def play(server: StandIn, query: str = "", *turns: object, seed: int = 1) -> Trajectory:
-    async with running(server.app()) as url:
-        scenario = await scenario_of(url, query)
-        model = script(turns) if turns else HALVER  # type: ignore[arg-type]
-        return await rollout(model, scenario, scenario.tasks()[0], seed=seed)
-
-
-async def test_the_action_s_schema_is_the_agent_s_tool():
+async def test_the_action_s_schema_is_the_agent_s_tool_and_rewards_are_metrics_for_comparison_only():
     found = await play(StandIn(), "?success=0.5")
     (tool,) = found.tools or []
     assert tool["function"]["name"] == "act"
@@ -38,13 +34,7 @@ async def test_the_action_s_schema_is_the_agent_s_tool():
     assert found.status == "finished"
     assert found.messages()[1] == {"role": "user", "content": "Guess a number from 1 to 9."}
     assert found.messages()[-1]["content"] == "right"
-
-
-async def test_rewards_are_metrics_for_comparison_only():
-    found = await play(StandIn(), "?success=0.5")
-    steps = found.metrics["turns"]
-    raw = 1.0 - 0.1 * (steps - 1)
-    assert found.metrics["raw_return"] == pytest.approx(raw)
+    assert found.metrics["raw_return"] == pytest.approx(1.0 - 0.1 * (found.metrics["turns"] - 1))
     assert found.metrics["raw_reward"] == 1.0
     assert found.metrics["environment_reward"] == found.metrics["raw_return"]
     assert found.reward is None
@@ -52,8 +42,8 @@ async def test_rewards_are_metrics_for_comparison_only():
 
 
 async def test_tasks_are_seeds_and_never_in_both_splits():
-    async with running(StandIn().app()) as url:
-        one, same, other = [await scenario_of(url, f"?tasks=50&held_out=20&seed={seed}") for seed in (1, 1, 2)]
+    with in_a_thread(StandIn().app()) as url:
+        one, same, other = [find_scenario(f"openenv:{url}?tasks=50&held_out=20&seed={seed}") for seed in (1, 1, 2)]
     ids = [{task.id for task in scenario.tasks(split)} for scenario in (one, other) for split in ("train", "held_out")]
     assert [len(each) for each in ids] == [50, 20, 50, 20]
     assert len(set.union(*ids)) == 140
@@ -62,8 +52,8 @@ async def test_tasks_are_seeds_and_never_in_both_splits():
 
 async def test_tasks_that_the_server_lists_are_taken():
     server = StandIn(splits=True)
-    async with running(server.app()) as url:
-        scenario = await scenario_of(url, "?tasks=20")
+    with in_a_thread(server.app()) as url:
+        scenario = find_scenario(f"openenv:{url}?tasks=20")
         await rollout(HALVER, scenario, scenario.tasks("held_out")[3])
     assert [task.id for task in scenario.tasks()] == [f"train-{i}" for i in range(20)]
     assert [task.id for task in scenario.tasks("held_out")] == [f"hard-{i}" for i in range(4)]
@@ -72,15 +62,14 @@ async def test_tasks_that_the_server_lists_are_taken():
 
 async def test_many_episodes_share_the_sessions_that_the_server_has():
     server = StandIn(sessions=4)
-    async with running(server.app()) as url:
-        scenario = await scenario_of(url, "?tasks=64&success=0.5")
+    with in_a_thread(server.app()) as url:
+        scenario = find_scenario(f"openenv:{url}?tasks=64&success=0.5")
         found = await asyncio.gather(*(rollout(HALVER, scenario, task) for task in scenario.tasks()))
-        assert {each.status for each in found} == {"finished"}
-        assert scenario.success is not None
-        assert all(map(scenario.success, found))
-        assert server.peak <= 4
-        assert server.closed == 64
-        assert server.open == 0
+    assert {each.status for each in found} == {"finished"}
+    assert scenario.success is not None
+    assert all(map(scenario.success, found))
+    assert server.peak <= 4
+    assert (server.closed, server.open) == (64, 0)
 
 
 async def test_a_server_that_stays_full_is_given_up():
@@ -165,8 +154,8 @@ def test_an_address_that_is_none_says_what_to_type(address: str, said: str):
 
 
 async def test_without_a_threshold_nothing_is_said_of_success():
-    async with running(StandIn().app()) as url:
-        scenario = await scenario_of(url)
+    with in_a_thread(StandIn().app()) as url:
+        scenario = find_scenario(f"openenv:{url}")
         assert scenario.success is None
         found = await rollout(HALVER, scenario, scenario.tasks()[0])
     assert "success" not in found.metrics
@@ -174,30 +163,30 @@ async def test_without_a_threshold_nothing_is_said_of_success():
     assert scenario.hand_reward(found) == found.metrics["raw_return"]
 
 
-async def test_words_alone_are_answered_with_how_to_act():
-    found = await play(StandIn(), "?turns=2", {"content": "Five?"}, {"content": "Five!"})
-    assert "calling the tool act" in found.messages()[3]["content"]
-    assert found.status == "truncated"
-
-
-async def test_an_action_that_is_none_is_a_tool_error_however_often():
-    found = await play(StandIn(), "?turns=6", *[call("act", i, number="five") for i in range(6)])
-    assert found.status == "truncated"
-    assert found.metrics["tool_errors"] == 6
-    assert "number: Input should be a valid integer" in found.messages()[3]["content"]
-
-
-@pytest.mark.parametrize("arguments", ["{", "[1]", "null"])
-async def test_arguments_that_cannot_be_read_never_reach_the_server(arguments: str):
+def unreadable(arguments: str) -> Message:
     turn = call("act", number=1)
     turn["tool_calls"][0]["function"]["arguments"] = arguments
-    found = await play(StandIn("always fails"), "?turns=1", turn)
-    assert "valid JSON" in found.messages()[3]["content"] or "JSON object" in found.messages()[3]["content"]
+    return turn
+
+
+@pytest.mark.parametrize(
+    ("fault", "turn", "errors", "told"),
+    [
+        ("", {"content": "Five?"}, 0, "calling the tool act"),
+        ("", call("act", number="five"), 6, "number: Input should be a valid integer"),
+        *(("always fails", unreadable(each), 6, "JSON") for each in ("{", "[1]", "null")),  # none reaches the server
+    ],
+)
+async def test_what_is_no_action_is_answered_with_how_to_act_however_often(fault: str, turn, errors: int, told: str):
+    found = await play(StandIn(fault), "?turns=6", *[turn] * 6)
+    assert found.status == "truncated"
+    assert found.metrics["tool_errors"] == errors
+    assert told in found.messages()[3]["content"]
 
 
 async def test_an_agent_without_tool_calls_acts_in_words():
-    async with running(StandIn().app()) as url:
-        scenario = await asyncio.to_thread(find_scenario, f"react:openenv:{url}?success=0.1")
-        turns = [{"content": f'Thought: hm\nAction: act {{"number": {number}}}'} for number in range(1, 10)]
-        found = await rollout(script(turns), scenario, scenario.tasks()[0])  # type: ignore[arg-type]
+    with in_a_thread(StandIn().app()) as url:
+        scenario = find_scenario(f"react:openenv:{url}?success=0.1")
+        turns: list[Message] = [{"content": f'Thought: hm\nAction: act {{"number": {n}}}'} for n in range(1, 10)]
+        found = await rollout(script(turns), scenario, scenario.tasks()[0])
     assert (found.tools, scenario.success and scenario.success(found)) == (None, True)

@@ -91,26 +91,24 @@ async def test_a_step_that_trained_nothing_counts_in_the_learning_rates_schedule
         assert result.metrics["learning_rate"] == pytest.approx(1e-3 * 3 / 4)
 
 
-async def test_a_run_whose_directory_was_deleted_stops_and_leaves_the_next_one_alone(tmp_path: Path) -> None:
+async def test_what_cannot_be_trained_changes_nothing_nor_does_a_run_whose_directory_was_deleted(tmp_path: Path):
     async with registered(tmp_path) as (model, backend):
         group = await a_group(model, [0.0, 1.0])
+        bare = TrajectoryGroup([each.model_copy(deep=True) for each in group])
+        for choice in bare.trajectories[0].choices():
+            del choice.__pydantic_extra__["token_ids"]
+        with pytest.raises(TokenError, match="openai_client"):
+            await model.train([bare])
+        with pytest.raises(GavelError):
+            await model.train(list(group))
+        assert await model.get_step() == 0
+        assert not (tmp_path / "tests" / "clerk" / "checkpoints").exists()
         shutil.rmtree(tmp_path / "tests")
         with pytest.raises(RunDirectoryError, match="deleted or replaced"):
             await model.train([group])
         assert not (tmp_path / "tests").exists()
         await model.register(backend)
         assert (await model.train([group])).step == 1
-
-
-async def test_a_turn_without_token_ids_is_refused_before_anything_changes(tmp_path: Path) -> None:
-    async with registered(tmp_path) as (model, _):
-        group = await a_group(model, [0.0, 1.0])
-        for choice in group.trajectories[0].choices():
-            del choice.__pydantic_extra__["token_ids"]
-        with pytest.raises(TokenError, match="openai_client"):
-            await model.train([group])
-        assert await model.get_step() == 0
-    assert not (tmp_path / "tests" / "clerk" / "checkpoints").exists()
 
 
 async def test_old_checkpoints_are_deleted_but_the_newest_and_the_best(tmp_path: Path) -> None:
@@ -157,8 +155,6 @@ async def test_a_state_that_no_run_wrote_is_never_run_and_the_one_before_is_take
 
     async with registered(tmp_path) as (model, backend):
         group = await a_group(model, [0.0, 1.0])
-        with pytest.raises(GavelError):
-            await model.train(list(group))
         for _ in range(3):
             await model.train([group])
         assert (await model.log([group], "val", step=1))["reward"] == 0.5
@@ -175,30 +171,15 @@ async def test_a_state_that_no_run_wrote_is_never_run_and_the_one_before_is_take
     assert not (tmp_path / "evil").exists()
 
 
-async def test_trajectories_that_were_logged_without_their_row_are_not_kept_twice(tmp_path: Path) -> None:
-    async with registered(tmp_path) as (model, _):
-        await model.log([Trajectory(reward=0.1)], "val")
-        (tmp_path / "tests" / "clerk" / "metrics.jsonl").write_text("")  # as a kill between the two leaves it
-        for reward in (0.2, 0.3):
-            await model.log([Trajectory(reward=reward)], "val")
-    groups = TrajectoryStore(tmp_path / "tests/clerk/trajectories/val/000000.jsonl.zst")
-    assert [trajectory.reward for group in groups for trajectory in group] == [0.2, 0.3]
-
-
-async def test_an_occupied_port_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+async def test_an_occupied_port_and_what_is_no_backend_are_named_and_leave_nothing_behind(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(EndpointError, match=str(port)):
             await a_model().register(LocalBackend(tmp_path / "runs", port=port))
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("given", ["local", LocalBackend, None])
-async def test_what_is_no_backend_is_refused_with_the_call(given: Any) -> None:
-    with pytest.raises(TypeError, match=r"gavel\.LocalBackend\(\)"):
-        await a_model().register(given)
+    for given in ("local", LocalBackend, None):
+        with pytest.raises(TypeError, match=r"gavel\.LocalBackend\(\)"):
+            await a_model().register(given)  # type: ignore[arg-type]
 
 
 async def test_a_notebook_s_cell_that_registers_can_be_run_again(tmp_path: Path) -> None:
@@ -213,8 +194,8 @@ async def test_a_notebook_s_cell_that_registers_can_be_run_again(tmp_path: Path)
                 await first.get_step()
 
 
-async def test_what_is_logged_stays_inside_the_run_directory(tmp_path: Path) -> None:
-    model = Model(name="prompted", project="tests")
+async def test_what_is_logged_stays_inside_the_run_directory_and_is_not_kept_twice(tmp_path: Path) -> None:
+    model, run = Model(name="prompted", project="tests"), tmp_path / "runs" / "tests" / "prompted"
     group = TrajectoryGroup([Trajectory(reward=1.0)])
     async with LocalBackend(tmp_path / "runs") as backend:
         await model.register(backend)
@@ -222,8 +203,14 @@ async def test_what_is_logged_stays_inside_the_run_directory(tmp_path: Path) -> 
             with pytest.raises(RunDirectoryError, match="split"):
                 await model.log([group], split=split)
         await model.log([group], split="val/hard")
-    assert (tmp_path / "runs/tests/prompted/trajectories/val/hard/000000.jsonl.zst").is_file()
+        await model.log([Trajectory(reward=0.1)], "val")
+        (run / "metrics.jsonl").write_text("")  # as a kill leaves it before the row
+        for reward in (0.2, 0.3):
+            await model.log([Trajectory(reward=reward)], "val")
+    assert (run / "trajectories/val/hard/000000.jsonl.zst").is_file()
     assert os.listdir(tmp_path) == ["runs"]
+    groups = TrajectoryStore(run / "trajectories/val/000000.jsonl.zst")
+    assert [trajectory.reward for group in groups for trajectory in group] == [0.2, 0.3]
 
 
 async def test_closing_waits_for_the_step_in_progress(tmp_path: Path) -> None:
@@ -318,11 +305,8 @@ def test_what_is_measured_first_is_kept_by_later_steps_and_by_a_resumed_run(dire
     kept = json.loads((directory.path / FILE).read_text())
     assert kept["micro_batch_tokens"] == found
     assert directory.path / FILE in directory.entries()
-
-
-@pytest.mark.parametrize(("checkpointing", "tokens"), [(None, None), (False, {"without_checkpointing": -5})])
-def test_a_file_that_holds_something_else_is_refused_when_the_run_is_opened(directory, checkpointing, tokens):
-    directory.describe({"gradient_checkpointing": checkpointing, "micro_batch_tokens": tokens}, FILE)
-    with pytest.raises(RunDirectoryError, match="memory settings") as caught:
-        MemorySettings(directory, "cpu", Mock())
-    assert "Restore the file, or delete it" in str(caught.value)
+    for checkpointing, tokens in ((None, None), (False, {"without_checkpointing": -5})):  # something else
+        directory.describe({"gradient_checkpointing": checkpointing, "micro_batch_tokens": tokens}, FILE)
+        with pytest.raises(RunDirectoryError, match="memory settings") as caught:
+            MemorySettings(directory, "cpu", Mock())
+        assert "Restore the file, or delete it" in str(caught.value)

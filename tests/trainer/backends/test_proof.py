@@ -160,11 +160,15 @@ def sampler(request):
 
 
 @pytest.mark.parametrize("rate", [1e-7, 1e-3])
-def test_every_publication_of_a_healthy_run_passes(sampler: LiveSampler, rate: float) -> None:
+def test_every_publication_of_a_healthy_run_passes_and_the_adapter_of_another_one_is_found(sampler, rate: float):
     found = [sampler.step(rate, offset=31 * step) for step in range(4)]
     assert all(each["publish_gap_mean"] < 0.03 for each in found)
     if rate >= 1e-4:
         assert all(each["publish_change"] > each["publish_gap_mean"] for each in found)
+    settings: Any = PolicySettings(dtype=str(sampler.policy.dtype).removeprefix("torch."))
+    other = stirred(Policy(EMBEDDED_POLICY, LoraSettings(rank=4, seed=1), settings=settings), 0.05, seed=0)
+    with pytest.raises(PublishError, match="another adapter"):
+        sampler.step(1e-4, published=other)
 
 
 @pytest.mark.parametrize("rate", [1e-5, 1e-3])
@@ -193,14 +197,6 @@ def test_beside_a_little_noise_a_sampler_that_is_stuck_is_found_within_five_publ
     with pytest.raises(PublishError, match="earlier adapter"):  # noqa: PT012
         for step in range(5):
             sampler.step(1e-5, published=False, offset=31 * step)
-
-
-def test_the_adapter_of_another_run_is_found(sampler: LiveSampler) -> None:
-    sampler.step(1e-4)
-    settings: Any = PolicySettings(dtype=str(sampler.policy.dtype).removeprefix("torch."))
-    other = stirred(Policy(EMBEDDED_POLICY, LoraSettings(rank=4, seed=1), settings=settings), 0.05, seed=0)
-    with pytest.raises(PublishError, match="another adapter"):
-        sampler.step(1e-4, published=other)
 
 
 def plain(model: Any, *batch: TokenSequence) -> torch.Tensor:

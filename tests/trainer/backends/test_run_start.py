@@ -142,25 +142,19 @@ def test_the_newest_step_is_exported_and_loads_as_a_plain_model(run: Path) -> No
     assert all(words in card for words in ("library_name: transformers", "merged into it", "nats"))
 
 
-def test_nothing_is_written_over(run: Path, tmp_path: Path) -> None:
-    directory, link, other = (tmp_path / name for name in ("directory", "link", "other"))
+def test_an_export_that_fails_leaves_nothing_and_nothing_is_written_over(run: Path, tmp_path: Path, monkeypatch):
+    directory, link, other, out = (tmp_path / name for name in ("directory", "link", "other", "out"))
+    with monkeypatch.context() as patched:
+        patched.setattr(run_export, "write_merged", Mock(side_effect=OSError(28, "No space left on device")))
+        with pytest.raises(ExportError, match="No space left"):
+            export_run(run, out=out)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"runs"}
     directory.mkdir()
     link.symlink_to(tmp_path / "nowhere")
     export_run(run, step=1, out=other)
-    for out in (directory, link, other):
+    for taken in (directory, link, other):
         with pytest.raises(ExportError, match="is there already"):
-            export_run(run, out=out)
-
-
-def test_an_export_that_fails_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_export, "write_merged", Mock(side_effect=OSError(28, "No space left on device")))
-    with pytest.raises(ExportError, match="No space left"):
-        export_run(run, out=tmp_path / "out")
-    assert {entry.name for entry in tmp_path.iterdir()} == {"runs"}
-
-
-def test_an_export_that_another_process_is_writing_is_left_to_it(run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+            export_run(run, out=taken)
     with new_folder(out), pytest.raises(ExportError, match="another process is writing"):
         export_run(run, out=out)
     shutil.rmtree(out)

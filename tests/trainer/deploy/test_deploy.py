@@ -22,7 +22,7 @@ from gavel.trainer.runs.run_directory import read_description
 from tests.fake_server import Answer, Call, FakeServer
 from tests.trainer.conftest import a_model, registered
 from tests.trainer.deploy.targets import ask_at_once, target_of
-from tests.trainer.deploy.trained_run import LORA, facts_of, make_run, served_step
+from tests.trainer.deploy.trained_run import LORA, make_run, served_step
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
 
@@ -31,18 +31,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("runs"))
 
 
-def deployment(run: Path, base_url: str) -> Deployment:
-    record = open_record(run, address="vllm:http://x", adapter=facts_of(run, 12), options={})
-    return Deployment(open_host("http://x"), record, base_url, "desk")
-
-
-async def proven(run: Path, base_url: str) -> str:
-    description = read_description(run / "model.json")
-    return await smoke_test(deployment(run, base_url), description, lambda line: None)
-
-
 @pytest.mark.slow
-async def test_nothing_is_told_where_there_are_no_logprobs_and_no_answer_is_a_failure(run: Path) -> None:
+async def test_without_logprobs_or_the_base_nothing_is_told_and_no_answer_is_a_failure(run: Path) -> None:
+    record = open_record(run, address="vllm:http://x", adapter=facts_of_run(run, 12), options={})
+
+    async def proven(url: str, **description: str) -> str:
+        served = Deployment(open_host("http://x"), record, f"{url}/v1", "desk")
+        return await smoke_test(served, read_description(run / "model.json") | description, lambda line: None)
+
+    assert (await proven("http://127.0.0.1:9", base_model="/no/such/model")).startswith("not run: ")
     host, said = FakeServer(), ["Yes."]
     completion = {"id": "1", "object": "chat.completion", "created": 0, "model": "desk"}
     unsupported = Answer({"error": {"message": "logprobs is not supported"}}, 400)
@@ -53,17 +50,10 @@ async def test_nothing_is_told_where_there_are_no_logprobs_and_no_answer_is_a_fa
 
     host.respond = answer
     with contextlib.closing(host):
-        assert "too few to tell" in await proven(run, f"{host.url}/v1")
+        assert "too few to tell" in await proven(host.url)
         said[0] = ""
         with pytest.raises(DeployError, match="with nothing"):
-            await proven(run, f"{host.url}/v1")
-
-
-@pytest.mark.slow
-async def test_a_base_that_is_not_here_leaves_it_unproven_and_says_so(run: Path) -> None:
-    served = deployment(run, "http://127.0.0.1:9/v1")
-    told = await smoke_test(served, {"base_model": "/no/such/model"}, lambda line: None)
-    assert told.startswith("not run: ")
+            await proven(host.url)
 
 
 def test_the_run_s_own_openings_are_asked_too(tmp_path: Path) -> None:
@@ -83,13 +73,10 @@ def candidates(apart: float, **steps: float) -> dict[str, list[float]]:
     return {name: [b + far * w for b, w in zip(base, way, strict=True)] for name, far in steps.items()}
 
 
-def test_a_step_whose_checkpoint_is_not_kept_is_found_out() -> None:
+@pytest.mark.parametrize(("apart", "noise"), [(0.002, 0.05), (0.0, 0.0)], ids=["below rounding", "no change"])
+def test_a_step_that_is_not_kept_is_found_out_and_what_rounding_hides_is_not_claimed(apart: float, noise: float):
     said = candidates(0.3, step=1.0, base=0.0, early=0.3)
     assert compare_logprobs(said.pop("early"), "step", said).served is False
-
-
-@pytest.mark.parametrize(("apart", "noise"), [(0.002, 0.05), (0.0, 0.0)], ids=["below rounding", "no change"])
-def test_what_rounding_hides_is_not_claimed(apart: float, noise: float) -> None:
     said, draw = candidates(apart, step=1.0, earlier=0.5, base=0.0), random.Random(1)
     finding = compare_logprobs([each + noise * draw.gauss(0, 1) for each in said["step"]], "step", said)
     assert finding.served is None
@@ -100,7 +87,7 @@ def test_what_rounding_hides_is_not_claimed(apart: float, noise: float) -> None:
 @pytest.mark.parametrize(("step", "found"), [(12, "step 12"), (11, "step 11"), (None, "the base without an adapter")])
 async def test_a_deployment_is_smoke_tested_and_one_that_fails_can_be_removed(run, tmp_path, step, found, monkeypatch):
     run = Path(shutil.copytree(run, tmp_path / "runs" / "desk" / "clerk"))
-    facts = replace(facts_of(run, 12), base_model="Qwen/Qwen3-8B")
+    facts = replace(facts_of_run(run, 12), base_model="Qwen/Qwen3-8B")
     description = read_description(run / "model.json")
     with target_of("fireworks") as target, served_step(run, step) as endpoint:
         ask_at_once(monkeypatch, target.environment)

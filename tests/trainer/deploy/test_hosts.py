@@ -12,7 +12,7 @@ import torch
 
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.deploy import host as asking
-from gavel.trainer.deploy.deploy import deploy, look_up, undeploy
+from gavel.trainer.deploy.deploy import deploy, facts_of_run, look_up, undeploy
 from gavel.trainer.deploy.fireworks import base_name
 from gavel.trainer.deploy.host import open_host
 from gavel.trainer.deploy.record import AdapterFacts, DeployError, read_records
@@ -27,10 +27,9 @@ from tests.trainer.deploy.fakes.fireworks import ACCOUNT
 from tests.trainer.deploy.fakes.scripted import KEY
 from tests.trainer.deploy.fakes.together import BASE
 from tests.trainer.deploy.fakes.vllm import BASE as VLLM_BASE
-from tests.trainer.deploy.fakes.vllm import FakeVllm
 from tests.trainer.deploy.fakes.wandb import manifest_of
 from tests.trainer.deploy.targets import ask_at_once, target_of
-from tests.trainer.deploy.trained_run import LORA, facts_of, make_run
+from tests.trainer.deploy.trained_run import LORA, make_run
 
 ALL = ["model", "revision", "endpoint", "deployment", "adapter"]
 FIREWORKS, HUGGING_FACE, WANDB = f"fireworks:{ACCOUNT}", "huggingface:desk", "wandb:desk/serving"
@@ -52,7 +51,8 @@ def on_loopback(host: str) -> Any:
     return servers
 
 
-together, fireworks, hugging_face, wandb = map(on_loopback, ("together", "fireworks", "huggingface", "wandb"))
+HOSTS = ("together", "fireworks", "huggingface", "wandb", "vllm")
+together, fireworks, hugging_face, wandb, vllm = map(on_loopback, HOSTS)
 
 
 async def put(address: str, run: Path, adapter: AdapterFacts, lines: Any = None, deadline=120.0, **options: Any):
@@ -61,24 +61,37 @@ async def put(address: str, run: Path, adapter: AdapterFacts, lines: Any = None,
 
 
 @pytest.mark.parametrize(
-    ("address", "route", "status", "remedy"),
+    ("address", "what", "words", "remedy"),
     [
-        ("together", "POST /v2/projects/prj_1/models", 402, "credit"),
-        ("together", "POST /v2/projects/prj_1/endpoints", 403, "rights"),
-        ("together", "/deployments", 409, "minute"),
-        (FIREWORKS, "POST /v1/accounts/desk/deployments", 403, "FIREWORKS_API_KEY"),
-        (FIREWORKS, "POST /v1/accounts/desk/deployments", 429, "quota"),
-        (HUGGING_FACE, "POST", 401, "HF_TOKEN"),
-        (HUGGING_FACE, "POST", 400, "docs"),
+        ("together", "POST /v2/projects/prj_1/models", "402 asked for", "credit"),
+        ("together", "POST /v2/projects/prj_1/endpoints", "403 asked for", "rights"),
+        ("together", "/deployments", "409 asked for", "minute"),
+        ("together", "validation", "rank 256 exceeds the maximum of 64", "gavel undeploy"),
+        ("together", "load", "embed_tokens is not supported", "gavel undeploy"),
+        ("together", "end", "no capacity in any region", "gavel undeploy"),
+        ("together", "without_adapters", "without adapters", ""),
+        (FIREWORKS, "POST /v1/accounts/desk/deployments", "403 asked for", "FIREWORKS_API_KEY"),
+        (FIREWORKS, "POST /v1/accounts/desk/deployments", "429 asked for", "quota"),
+        (HUGGING_FACE, "POST", "401 asked for", "HF_TOKEN"),
+        (HUGGING_FACE, "POST", "400 asked for", "docs"),
+        (HUGGING_FACE, "fails_with", "FAILED", "gavel undeploy"),
     ],
 )
-async def test_what_a_host_refuses_is_told_with_what_to_do(address, route, status, remedy, run, adapter, monkeypatch):
+async def test_what_a_host_refuses_or_finds_wrong_is_told(address, what, words, remedy, run, adapter, monkeypatch):
     monkeypatch.setattr(asking, "PATIENCE", 0.05)
     with opened(address.partition(":")[0], monkeypatch) as target:
-        target.servers[-1].fail(route, status, times=999)
-        with pytest.raises(DeployError, match=f"{status} asked for") as refusal:
+        host = target.servers[-1]
+        if words.endswith("asked for"):
+            host.fail(what, int(words[:3]), times=999)
+        else:
+            setattr(host, what, "FAILED")
+        with pytest.raises(DeployError, match=words) as refusal:
             await put(address, run, adapter, deadline=60.0)
-    assert remedy in refusal.value.remedy
+        assert remedy in refusal.value.remedy
+        host.failures.clear()
+        for record in read_records(run):
+            await undeploy(record)
+        assert target.left() == 0
 
 
 @pytest.mark.parametrize(
@@ -157,35 +170,13 @@ async def test_a_large_file_goes_in_parts_and_again_after_it_was_cut(together, r
 
 
 @pytest.mark.parametrize(
-    ("address", "wrong", "words"),
-    [
-        ("together", "validation", "rank 256 exceeds the maximum of 64"),
-        ("together", "load", "embed_tokens is not supported"),
-        ("together", "end", "no capacity in any region"),
-        ("together", "without_adapters", "without adapters"),
-        (HUGGING_FACE, "fails_with", "FAILED"),
-    ],
-)
-async def test_what_the_host_finds_wrong_is_told_and_can_be_removed(address, wrong, words, run, adapter, monkeypatch):
-    with opened(address.partition(":")[0], monkeypatch) as target:
-        setattr(target.servers[-1], wrong, "FAILED")
-        with pytest.raises(DeployError, match=words) as failure:
-            await put(address, run, adapter)
-        assert wrong == "without_adapters" or "gavel undeploy" in failure.value.remedy
-        await undeploy(read_records(run)[0])
-        assert target.left() == 0
-
-
-@pytest.mark.parametrize(
     ("end", "deadline", "words", "remedy"),
     [
         ("READY", 0.5, "does not serve", "gavel undeploy together-000012"),
         ("STOPPED", 120, "has stopped", "same command"),
     ],
 )
-async def test_what_is_slow_or_stops_while_it_is_waited_for_is_told_and_goes_on(
-    together, run, adapter, end, deadline, words, remedy
-):
+async def test_what_is_slow_or_stops_is_told_and_goes_on(together, run, adapter, end, deadline, words, remedy):
     together.looks, together.end = 10**6 if end == "READY" else 6, end
     with pytest.raises(DeployError, match=words) as refusal:
         await put("together", run, adapter, deadline=deadline)
@@ -198,7 +189,8 @@ async def test_what_is_slow_or_stops_while_it_is_waited_for_is_told_and_goes_on(
 async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(fireworks, run, adapter):
     deployment = await put(FIREWORKS, run, adapter)
     name = deployment.record.remote_name
-    assert fireworks.made == [f"model {name}", f"deployment {name}", f"loaded {name}-{name}"[:70]]
+    loaded = f"{name}-{name}"[:63]
+    assert fireworks.made == [f"models {name}", f"deployments {name}", f"deployedModels {loaded}"]
     base = {"baseModel": "accounts/fireworks/models/qwen3-8b"}
     assert fireworks.models[name]["peftDetails"] == base | {"r": 8, "targetModules": ["q_proj", "v_proj"]}
     assert fireworks.uploaded[f"{name}/adapter_model.safetensors"] == adapter.files()[1].read_bytes()
@@ -260,17 +252,12 @@ async def test_an_adapter_becomes_one_artifact_that_can_be_asked_for(wandb, run,
 
 
 @pytest.fixture
-def vllm() -> Iterator[FakeVllm]:
-    with closing(FakeVllm()) as running:
-        yield running
-
-
-@pytest.fixture
 def served(adapter: AdapterFacts) -> AdapterFacts:
     return replace(adapter, base_model=VLLM_BASE)
 
 
-async def test_a_copy_is_loaded_and_again_after_a_restart(vllm, run, served):
+async def test_a_copy_is_loaded_and_again_after_a_restart(vllm, run, served, monkeypatch):
+    monkeypatch.delenv("VLLM_API_KEY")
     deployment = await put(f"vllm:{vllm.url}", run, served)
     (directory,) = map(Path, vllm.adapters.values())
     assert (directory / "adapter_model.safetensors").read_bytes() == served.files()[1].read_bytes()
@@ -323,11 +310,11 @@ async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found
     )
     settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"], arguments=["--chat-template", str(template)])
     with closing(open_vllm_engine(settings, served, tmp_path / "server")) as engine:
-        address, adapter = f"vllm:{engine._url}", facts_of(run, 12)
+        address, adapter = f"vllm:{engine._url}", facts_of_run(run, 12)
         description = read_description(run / "model.json")
         deployment = await deploy(run, adapter, address, description=description)
         assert "it serves step 12" in deployment.record.smoke_test
-        other = await deploy(run, facts_of(run, 11), address)
+        other = await deploy(run, facts_of_run(run, 11), address)
         for model_id, found in ((other.model_id, "step 11"), (str(EMBEDDED_PATH), "the base without an adapter")):
             wrong = replace(deployment, model_id=model_id)
             with pytest.raises(DeployError, match=f"it serves {found}, not step 12"):

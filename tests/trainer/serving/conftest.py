@@ -4,13 +4,19 @@ import pytest
 from openai import AsyncOpenAI
 
 from gavel.trainer.serving.openai_server import EndpointServer
-from tests.trainer.serving.served import client_of, serving
+from tests.trainer.serving.served import Gate, client_of, serving
 
 
 @pytest.fixture(scope="module")
-def server(policy) -> Iterator[EndpointServer]:
-    with serving(policy) as running:
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture(scope="module")
+def server(policy, gate) -> Iterator[EndpointServer]:
+    with serving(policy, gate) as running:
         yield running
+        gate.opened.set()
 
 
 @pytest.fixture

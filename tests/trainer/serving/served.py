@@ -25,6 +25,7 @@ TASK = scenario.tasks("train")[0]
 SYSTEM = scenario.system
 QUESTION = TASK.user
 TOOLS = scenario.toolbox.schemas
+OPENING: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
 
 
 class Gate:
@@ -67,8 +68,8 @@ def serving(policy: Policy, gate: Gate | None = None) -> Generator[EndpointServe
 
 
 @contextmanager
-def endpoint_of(engine: Engine, policy: Policy) -> Generator[EndpointServer]:
-    server = EndpointServer(engine, policy, model="desk")
+def endpoint_of(engine: Engine, policy: Policy, **settings: Any) -> Generator[EndpointServer]:
+    server = EndpointServer(engine, policy, model="desk", **settings)
     try:
         yield server
     finally:

@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
@@ -16,32 +15,10 @@ from gavel.trainer.data.token_sequences import sequences, turns_of
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.serving.capture import KEY_PREFIX, Capture, CaptureError
-from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, client_of, serving, until
+from tests.trainer.serving.served import OPENING, TOOLS, client_of, serving, until
 
 pytestmark = pytest.mark.slow
-
-
-OPENING = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
-
-
-@pytest.fixture(scope="module")
-def gate() -> Gate:
-    return Gate()
-
-
-@pytest.fixture(scope="module")
-def server(policy, gate) -> Iterator[EndpointServer]:
-    with serving(policy, gate) as running:
-        yield running
-        gate.opened.set()
-
-
-@pytest.fixture
-async def owner(server) -> AsyncIterator[AsyncOpenAI]:
-    async with client_of(server) as client:
-        yield client
 
 
 async def say(client: AsyncOpenAI, messages, **settings) -> dict:
@@ -50,39 +27,31 @@ async def say(client: AsyncOpenAI, messages, **settings) -> dict:
     return choice.message.model_dump(exclude_none=True)
 
 
-async def test_what_the_client_leaves_away_is_captured_all_the_same(server, owner):
-    async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
-        await say(client, OPENING, logprobs=False, extra_body={"return_token_ids": False})
-    assert sequences(capture.trajectory)[0].trained_tokens
-
-
 @pytest.mark.parametrize(("patience", "metrics"), [(60, {"turns": 1}), (0.1, {"turns": 0, "requests_unfinished": 1})])
-async def test_a_request_in_flight_at_the_end_is_waited_for_or_counted(server, owner, gate, patience, metrics):
+async def test_a_request_in_flight_at_the_end_is_waited_for_or_counted(client, gate, patience, metrics):
     gate.opened.clear()
-    async with client_of(server) as client:
-        before = gate.asked
-        async with Capture(owner, patience) as capture:
-            asking = asyncio.create_task(say(client.with_options(api_key=capture.api_key), OPENING))
-            await until(lambda: gate.asked > before)
-            if patience > 1:
-                asyncio.get_running_loop().call_later(0.3, gate.opened.set)
-        gate.opened.set()
-        await asking
+    before = gate.asked
+    async with Capture(client, patience) as capture:
+        asking = asyncio.create_task(say(client.with_options(api_key=capture.api_key), OPENING))
+        await until(lambda: gate.asked > before)
+        if patience > 1:
+            asyncio.get_running_loop().call_later(0.3, gate.opened.set)
+    gate.opened.set()
+    await asking
     assert capture.trajectory.metrics == metrics
     assert (capture.trajectory.status == "failed") == (metrics["turns"] == 0)
 
 
-async def test_a_turn_whose_client_went_away_is_left_out(server, owner, gate):
+async def test_a_turn_whose_client_went_away_is_left_out(client, gate):
     gate.opened.clear()
-    async with Capture(owner) as capture:
-        async with client_of(server, capture.api_key) as client:
-            before = gate.asked
-            asking = asyncio.create_task(say(client, OPENING))
-            await until(lambda: gate.asked > before)
-            asking.cancel()
+    async with Capture(client) as capture:
+        agent, before = client.with_options(api_key=capture.api_key), gate.asked
+        asking = asyncio.create_task(say(agent, OPENING))
+        await until(lambda: gate.asked > before)
+        asking.cancel()
+        await asyncio.wait([asking])
         gate.opened.set()
-        async with client_of(server, capture.api_key) as client:
-            await say(client, [{"role": "user", "content": "Hello"}])
+        await say(agent, [{"role": "user", "content": "Hello"}])
     assert [message["content"] for message in capture.trajectory.messages()][:1] == ["Hello"]
     assert capture.trajectory.metrics == {"turns": 1, "turns_abandoned": 1}
 
@@ -97,27 +66,22 @@ async def test_a_key_of_no_open_capture_is_a_401_for_every_api(server, path):
             assert "model.capture()" in reply.json()["error"]["message"]
 
 
-async def test_the_key_ends_with_its_capture(server, owner):
-    async with client_of(server) as client:
-        async with Capture(owner) as capture:
-            client.api_key = capture.api_key
-            await say(client, OPENING)
-        with pytest.raises(AuthenticationError, match="no open capture"):
-            await say(client, OPENING)
-    assert await say(owner, OPENING), "any other key is as good as before"
-
-
-async def test_a_capture_whose_block_fails_keeps_its_turns_and_says_why(server, owner):
+async def test_the_key_ends_with_its_capture_which_keeps_its_turns_where_its_block_fails(client):
+    agent = client
     with pytest.raises(KeyError, match="boom"):  # noqa: PT012
-        async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
-            await say(client, OPENING)
+        async with Capture(client) as capture:
+            agent = client.with_options(api_key=capture.api_key)
+            await say(agent, OPENING)
             raise KeyError("boom")
     assert (capture.trajectory.status, capture.trajectory.status_reason) == ("failed", "KeyError: 'boom'")
     assert capture.trajectory.metrics == {"turns": 1}
+    with pytest.raises(AuthenticationError, match="no open capture"):
+        await say(agent, OPENING)
+    assert await say(client, OPENING), "any other key is as good as before"
 
 
-async def test_a_capture_is_used_in_order(owner):
-    capture = Capture(owner)
+async def test_a_capture_is_used_in_order(client):
+    capture = Capture(client)
     with pytest.raises(CaptureError, match="not open"):
         _ = capture.api_key
     async with capture:
@@ -127,14 +91,14 @@ async def test_a_capture_is_used_in_order(owner):
         await capture.__aenter__()
 
 
-async def test_a_program_is_captured_by_its_environment(server, owner, monkeypatch):
+async def test_a_program_is_captured_by_its_environment(client, monkeypatch):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "internal.example")
     asked = 'responses.create(model="desk", input="Hello", max_output_tokens=4)'
     program = f"import openai; print(openai.OpenAI().{asked}.status)"
-    async with Capture(owner) as capture:
+    async with Capture(client) as capture:
         command, environment = [sys.executable, "-c", program], os.environ | capture.environment
         said = await asyncio.to_thread(subprocess.check_output, command, env=environment, text=True)
     assert said.strip() in ("completed", "incomplete")
@@ -151,13 +115,14 @@ async def test_a_program_is_captured_by_its_environment(server, owner, monkeypat
     ],
     ids=str,
 )
-async def test_the_key_is_found_wherever_a_client_puts_it(server, owner, headers):
-    async with Capture(owner) as capture, httpx.AsyncClient(trust_env=False) as plain:
+async def test_the_key_is_found_wherever_it_is_put_and_tokens_are_kept_that_are_left_away(server, client, headers):
+    async with Capture(client) as capture, httpx.AsyncClient(trust_env=False) as plain:
         given = {name: value.format(capture.api_key) for name, value in headers.items()}
-        body = {"model": "desk", "messages": OPENING, "max_tokens": 2}
+        body = {"model": "desk", "messages": OPENING, "max_tokens": 2, "logprobs": False, "return_token_ids": False}
         url = f"{server.base_url}/chat/completions"
         assert (await plain.post(url, json=body, headers=given, timeout=HANG_SECONDS)).status_code == 200
     assert capture.trajectory.metrics["turns"] == 1
+    assert sequences(capture.trajectory)[0].trained_tokens
 
 
 AGENTS = 64

@@ -1,7 +1,6 @@
 """Turns that are streamed, sampled several times, or ended early: through OpenAI's own client."""
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -15,8 +14,8 @@ from gavel.trainer.engines.protocol import EngineError, Sampled, SamplingRequest
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import OPENING, TOOLS, attempt
-from tests.trainer.serving.served import until
-from tests.trainer.serving.test_openai_server import Recited, serve
+from tests.trainer.serving.served import endpoint_of, until
+from tests.trainer.serving.test_openai_server import Recited
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +57,7 @@ def paced(policy) -> Paced:
 
 @pytest.fixture
 def server(policy, paced) -> Iterator[EndpointServer]:
-    with contextlib.closing(serve(policy, paced)) as running:
+    with endpoint_of(paced, policy) as running:
         yield running
 
 
@@ -75,7 +74,7 @@ async def create(client: AsyncOpenAI, messages=OPENING, **settings):
 CALL = '<tool_call>\n{{"name": "look_up_order", "arguments": {{"order_id": "{}"}}}}\n</tool_call>'
 
 
-async def test_text_goes_out_while_the_turn_is_still_sampled(client, paced):
+async def test_text_goes_out_while_the_turn_is_still_sampled_and_a_client_that_goes_away_ends_it(client, paced):
     paced.text = "The lamp is on its way. It comes on Monday."
     stream = asyncio.create_task(create(client, stream=True))
     reply = await reply_of(paced)
@@ -91,6 +90,13 @@ async def test_text_goes_out_while_the_turn_is_still_sampled(client, paced):
     async for chunk in chunks:
         shown += chunk.choices[0].delta.content or ""
     assert shown == paced.text
+    streaming = asyncio.create_task(create(client, stream=True))
+    reply = await reply_of(paced, 1)
+    reply.say(5)
+    stream = await streaming
+    await anext(aiter(stream))
+    await stream.close()
+    await until(reply.future.cancelled)
 
 
 TEXTS = [
@@ -155,19 +161,12 @@ async def test_what_fails_before_the_first_token_is_a_plain_error_and_later_one_
     stream = await streaming
     reply.future.set_exception(stopped)
     with pytest.raises(APIError, match="the engine stopped"):
-        async for _ in stream:
-            pass
-
-
-async def test_a_client_that_goes_away_ends_the_sampling(client, paced):
-    paced.text = "A long answer that nobody waits for."
-    streaming = asyncio.create_task(create(client, stream=True))
-    reply = await reply_of(paced)
-    reply.say(5)
-    stream = await streaming
-    await anext(aiter(stream))
-    await stream.close()
-    await until(reply.future.cancelled)
+        _ = [chunk async for chunk in stream]
+    paced.logprob = math.nan
+    streaming = asyncio.create_task(create(client, stream=True, logprobs=False))
+    (await reply_of(paced, 2)).future.set_result(paced.replies[2].whole)
+    with pytest.raises(APIError, match="not a finite number"):
+        _ = [chunk async for chunk in await streaming]
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -219,12 +218,3 @@ async def test_a_turn_ends_at_the_first_stop_string_with_the_tokens_up_to_it(cli
     assert found.continues_sampled
     (sequence,) = sequences(attempt(choice, found))
     assert sequence.trained_tokens == len(choice.token_ids) + len(found.token_ids)
-
-
-async def test_a_logprob_that_is_not_finite_fails_the_stream(client, paced):
-    paced.text, paced.logprob = "Well.", math.nan
-    streaming = asyncio.create_task(create(client, stream=True, logprobs=False))
-    (await reply_of(paced)).future.set_result(paced.replies[0].whole)
-    with pytest.raises(APIError, match="not a finite number"):
-        async for _ in await streaming:
-            pass

@@ -15,10 +15,9 @@ from gavel.trainer.serving.in_process import InProcessClient
 from gavel.trainer.serving.listener import listen
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
-from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, serving, until
+from tests.trainer.serving.served import OPENING, TOOLS, serving, until
 
-MESSAGES = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
-BODY: dict[str, Any] = {"model": "desk", "messages": MESSAGES, "tools": TOOLS, "max_completion_tokens": 24, "seed": 7}
+BODY: dict[str, Any] = {"model": "desk", "messages": OPENING, "tools": TOOLS, "max_completion_tokens": 24, "seed": 7}
 
 
 class Wire(openai_httpx.AsyncHTTPTransport):
@@ -27,11 +26,6 @@ class Wire(openai_httpx.AsyncHTTPTransport):
     async def handle_async_request(self, request: openai_httpx.Request) -> openai_httpx.Response:
         self.requests += 1
         return await super().handle_async_request(request)
-
-
-@pytest.fixture
-def gate() -> Gate:
-    return Gate()
 
 
 @pytest.fixture
@@ -46,14 +40,10 @@ def wire() -> Wire:
     return Wire()
 
 
-def client_over(wire: Wire, server: EndpointServer) -> InProcessClient:
-    http = openai_httpx.AsyncClient(transport=wire)
-    return InProcessClient(base_url=server.base_url, api_key="gavel", max_retries=0, http_client=http)
-
-
 @pytest.fixture
 async def client(server, wire) -> AsyncIterator[InProcessClient]:
-    async with client_over(wire, server) as client:
+    http = openai_httpx.AsyncClient(transport=wire)
+    async with InProcessClient(base_url=server.base_url, api_key="gavel", max_retries=0, http_client=http) as client:
         yield client
 
 
@@ -80,18 +70,15 @@ async def test_a_turn_without_http_is_that_of_the_api(client, wire):
     assert direct.choices[0].model_dump().keys() == posted.choices[0].model_dump().keys()
 
 
-async def test_a_refusal_is_told_as_the_api_tells_it(client, wire):
+async def test_a_refusal_is_told_as_the_api_tells_it_and_a_turn_of_a_capture_goes_where_it_is_captured(client, wire):
     with pytest.raises(BadRequestError, match="not served here"):
         await client.turn({**BODY, "model": "another"})
     with pytest.raises(UnicodeEncodeError):
         await client.turn({**BODY, "messages": [{"role": "user", "content": "\ud83d"}]})
     assert wire.requests == 1
-
-
-async def test_a_turn_of_a_capture_goes_where_it_is_captured(client, wire):
     with pytest.raises(Exception, match="401"):
         await client.with_options(api_key=f"{KEY_PREFIX}unknown").turn(BODY)
-    assert wire.requests == 1
+    assert wire.requests == 2
 
 
 async def test_a_turn_ends_at_the_clients_deadline_where_it_is_cancelled_and_with_its_endpoint(client, server, gate):

@@ -8,14 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from openai import APIStatusError, BadRequestError, NotFoundError
 
-from gavel.trainer.config import VllmSettings
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.config import TrainConfig, VllmSettings
+from gavel.trainer.data.left_out import LeftOut
+from gavel.trainer.data.training_batch import make_batch
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.vllm_launch import Served, open_vllm_engine
 from gavel.trainer.serving.openai_server import EndpointServer
-from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, client_of, endpoint_of, serving
+from tests.trainer.serving.served import MAX_CONTEXT, OPENING, TOOLS, VERSION, client_of, endpoint_of, serving
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,7 +29,6 @@ pytestmark = [
     ),
 ]
 
-MESSAGES: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
 NAMES = [tool["function"]["name"] for tool in TOOLS]
 LOOK_UP = {"name": "look_up_order", "arguments": "{}"}
 
@@ -53,7 +57,7 @@ async def client(leg):
 
 
 async def complete(client, **asked):
-    settings = {"model": "desk", "messages": MESSAGES, "max_completion_tokens": 24, "seed": 1}
+    settings = {"model": "desk", "messages": OPENING, "max_completion_tokens": 24, "seed": 1}
     return await client.chat.completions.create(**settings | asked)
 
 
@@ -111,40 +115,42 @@ async def test_what_shapes_the_sampling_works_and_is_named(client, setting):
     assert choice.shaped_by == [setting]
 
 
-@pytest.mark.parametrize("tools", ["auto", "required", "refund"])
-async def test_a_tool_is_called_as_asked(client, tools):
+@pytest.mark.parametrize(("tools", "parallel"), [("auto", True), ("required", True), ("refund", True), ("auto", False)])
+async def test_a_tool_is_called_as_asked_and_one_by_one_where_they_should_be(client, tools, parallel):
     asked = {"type": "function", "function": {"name": tools}} if tools in NAMES else tools
-    choice = await choose(client, tools=TOOLS, tool_choice=asked, temperature=0, max_completion_tokens=64)
-    (call, *_) = choice.message.tool_calls
+    offered = {"tools": TOOLS, "tool_choice": asked, "parallel_tool_calls": parallel}
+    choice = await choose(client, **offered, temperature=0, max_completion_tokens=64)
+    (call, *more) = choice.message.tool_calls
     assert choice.finish_reason == "tool_calls"
     assert call.function.name in ([tools] if tools in NAMES else NAMES)
     assert isinstance(json.loads(call.function.arguments), dict)
+    assert parallel or not more
 
 
-async def test_calls_come_one_by_one_where_they_should(client):
-    choice = await choose(client, tools=TOOLS, parallel_tool_calls=False, temperature=0, max_completion_tokens=64)
-    assert len(choice.message.tool_calls) == 1
+ACTIONS = {"enum": ["refund", "refuse", "escalate"]}
+FIELDS = {"action": ACTIONS, "amount": {"enum": [0, 5, 20, None]}, "sure": {"type": "boolean"}}
+SCHEMA = {"type": "object", "properties": FIELDS, "required": [*FIELDS], "additionalProperties": False}
 
 
-async def test_a_reply_of_a_schema_fits_it(client):
-    schema = {"type": "object", "properties": {"sure": {"type": "boolean"}}, "required": ["sure"]}
-    schema |= {"additionalProperties": False}
-    form = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": schema}}
-    choice = await choose(client, response_format=form, max_completion_tokens=90)
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_reply_fits_its_schema_and_is_left_out_of_training_with_its_reason(client, policy, seed):
+    form = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": SCHEMA, "strict": True}}
+    choice = await choose(client, response_format=form, max_completion_tokens=120, seed=seed)
     assert choice.finish_reason == "stop"
-    assert json.loads(choice.message.content)["sure"] in (True, False)
+    Draft202012Validator(SCHEMA).validate(json.loads(choice.message.content))
+    assert choice.shaped_by == ["response_format"]
+    members = [Trajectory(messages_and_choices=[*OPENING, choice], reward=reward) for reward in (0.0, 1.0)]
+    batch = make_batch([TrajectoryGroup(members)], TrainConfig(), policy)
+    assert (batch.sequences, batch.left_out_members[LeftOut.SHAPED_SAMPLING]) == ([], 2)
 
 
-@pytest.mark.parametrize("name", ["gpt-5", "desk@99"])
-async def test_a_model_that_is_not_served_is_a_404_or_a_400_by_its_name(client, name):
-    with pytest.raises(APIStatusError) as error:
-        await choose(client, model=name)
-    assert error.value.code == "model_not_found"
-    with pytest.raises(NotFoundError):
-        await client.models.retrieve(name)
-
-
-async def test_a_prompt_that_is_too_long_is_told_by_its_code(client):
+async def test_a_model_that_is_not_served_and_a_prompt_that_is_too_long_are_told_by_their_codes(client):
+    for name in ("gpt-5", "desk@99"):
+        with pytest.raises(APIStatusError) as error:
+            await choose(client, model=name)
+        assert error.value.code == "model_not_found"
+        with pytest.raises(NotFoundError):
+            await client.models.retrieve(name)
     with pytest.raises(BadRequestError) as error:
         await choose(client, messages=[{"role": "user", "content": "7 " * 4 * MAX_CONTEXT}])
     assert error.value.code == "context_length_exceeded"

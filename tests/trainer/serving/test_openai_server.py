@@ -1,33 +1,22 @@
 """The endpoint over the embedded policy, through OpenAI's own client; replies that a grammar holds to a schema."""
 
-import contextlib
 import json
 from concurrent.futures import Future
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import pytest
 import torch
-from jsonschema import Draft202012Validator
 from openai import AsyncOpenAI, BadRequestError
-from pydantic import BaseModel
 
-from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.config import TrainConfig
-from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import Turn, turn_of
-from gavel.trainer.data.training_batch import make_batch
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
-from gavel.trainer.serving.openai_server import EndpointServer
 from tests.trainer.conftest import full_logprobs
-from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, client_of
+from tests.trainer.serving.served import MAX_CONTEXT, OPENING, TOOLS, VERSION, client_of, endpoint_of
 
 pytestmark = pytest.mark.slow
-
-OPENING = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
 STRICT = [{"type": "function", "function": tool["function"] | {"strict": True}} for tool in TOOLS]
 
 
@@ -45,9 +34,7 @@ class Recited:
         future.set_result(Sampled(ids, [self.logprob] * len(ids), "stop", self.adapter_version))
         return future
 
-
-def serve(policy: Policy, engine, **settings) -> EndpointServer:
-    return EndpointServer(engine, policy, model="desk", **settings)
+    def close(self) -> None: ...
 
 
 async def ask(client: AsyncOpenAI, messages=OPENING, **settings):
@@ -88,26 +75,11 @@ async def test_arguments_of_the_template_render_that_turn_and_the_conversation_g
         assert switched.prompt_token_ids[: len(sampled)] != sampled, "another prompt, and so rendered anew"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"enable_thought": True}, "enable_thinking"),
-        ({"chat_template": "{{ 1 }}"}, "enable_thinking"),
-        ({"enable_thinking": "perhaps"}, "enable_thinking"),
-        (False, "Leave it out"),
-    ],
-)
-async def test_arguments_that_the_template_does_not_read_are_a_400_with_what_it_takes(client, arguments, said):
-    with pytest.raises(BadRequestError) as error:
-        await ask(client, extra_body={"chat_template_kwargs": arguments})
-    assert said in error.value.message
-
-
 @pytest.mark.parametrize("settings", [{"tools": None}, {"tool_choice": "none"}])
 async def test_a_call_is_text_where_none_may_be_made(policy, settings):
-    recited = Recited(policy)
+    recited: Any = Recited(policy)
     recited.text = '<tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call>'
-    with contextlib.closing(serve(policy, recited)) as server:
+    with endpoint_of(recited, policy) as server:
         async with client_of(server) as client:
             choice = await ask(client, **settings)
             messages = [*OPENING, choice.message.model_dump(), {"role": "user", "content": "And?"}]
@@ -135,11 +107,9 @@ async def test_what_no_tokenizer_takes_or_is_not_served_is_refused(server, metho
 
 
 @pytest.mark.parametrize(("limit", "asked", "given"), [(None, None, None), (20, None, 20), (20, 30, 30)])
-async def test_a_reply_takes_the_rest_of_the_context_or_what_the_endpoint_or_its_request_says(
-    policy, limit, asked, given
-):
-    recited = Recited(policy)
-    with contextlib.closing(serve(policy, recited, max_reply=limit)) as server:
+async def test_a_reply_takes_the_rest_of_the_context_or_what_was_said(policy, limit, asked, given):
+    recited: Any = Recited(policy)
+    with endpoint_of(recited, policy, max_reply=limit) as server:
         async with client_of(server) as client:
             choice = await ask(client, **({"max_tokens": asked} if asked else {}))
             (model, *_) = (await client.models.list()).data
@@ -156,9 +126,7 @@ def assert_policy_s_own(turn: Turn, base: torch.nn.Module) -> None:
 @pytest.mark.parametrize(
     ("choice", "streams"), [("required", True), ({"type": "function", "function": {"name": "refund"}}, False)]
 )
-async def test_a_policy_that_does_not_call_is_asked_again_behind_the_tokens_that_open_a_call(
-    client, embedded_base, choice, streams
-):
+async def test_a_policy_that_does_not_call_is_asked_again_behind_the_opening(client, embedded_base, choice, streams):
     unrelated = [{"role": "user", "content": "Thanks, bye."}]
     asked = {"tool_choice": choice, "max_tokens": 48}
     if streams:
@@ -181,51 +149,25 @@ async def test_a_policy_that_does_not_call_is_asked_again_behind_the_tokens_that
 
 async def test_the_base_models_own_name_is_the_base_without_an_adapter(policy, embedded_base):
     name = "embedded/returns-desk"
-    with contextlib.closing(
-        TransformersEngine(load_base(name, policy.dtype, policy.device), max_context=256)
-    ) as engine:
-        engine.publish(policy, VERSION)
-        with contextlib.closing(serve(policy, engine, base_model=name)) as server:
-            async with client_of(server) as client:
-                assert (await client.models.retrieve(name)).id == name
-                short: Any = [{"role": "user", "content": "hi"}]
-                completion = await client.chat.completions.create(model=name, messages=short, max_tokens=4)
+    engine = TransformersEngine(load_base(name, policy.dtype, policy.device), max_context=256)
+    engine.publish(policy, VERSION)
+    with endpoint_of(engine, policy, base_model=name) as server:
+        async with client_of(server) as client:
+            assert (await client.models.retrieve(name)).id == name
+            short: Any = [{"role": "user", "content": "hi"}]
+            completion = await client.chat.completions.create(model=name, messages=short, max_tokens=4)
     assert_policy_s_own(turn_of(completion.choices[0]), embedded_base)
     assert completion.model == name
     assert (completion.choices[0].model_extra or {})["shaped_by"] == ["model"]
 
 
-class Decision(BaseModel):
-    action: Literal["refund", "refuse", "escalate"]
-    amount: Literal[0, 5, 20] | None
-    sure: bool
+def of_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "decision", "schema": schema, "strict": True}}
 
 
-SCHEMA = Decision.model_json_schema() | {"additionalProperties": False}
-FORMAT = {"type": "json_schema", "json_schema": {"name": "decision", "schema": SCHEMA, "strict": True}}
-
-
-async def under_a_format(server, **settings):
-    async with client_of(server) as client:
-        asked = {"model": "desk", "messages": OPENING, "max_tokens": 120, "seed": 7, **settings}
-        return (await client.chat.completions.create(**asked)).choices[0]
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_a_reply_fits_its_schema_and_is_left_out_of_training_with_its_reason(server, policy, seed):
-    choice = await under_a_format(server, response_format=FORMAT, seed=seed)
-    assert choice.finish_reason == "stop"
-    Draft202012Validator(SCHEMA).validate(json.loads(choice.message.content))
-    assert choice.shaped_by == ["response_format"]
-    members = [Trajectory(messages_and_choices=[*OPENING, choice], reward=reward) for reward in (0.0, 1.0)]
-    batch = make_batch([TrajectoryGroup(members)], TrainConfig(), policy)
-    assert not batch.sequences
-    assert batch.left_out_members[LeftOut.SHAPED_SAMPLING] == 2
-
-
-async def test_beside_tools_a_reply_may_call_one_which_stays_the_policys_own(server):
-    plain = await under_a_format(server, tools=TOOLS, temperature=0)
-    under = await under_a_format(server, tools=TOOLS, temperature=0, response_format=FORMAT)
+async def test_beside_tools_a_reply_may_call_one_which_stays_the_policys_own(client):
+    plain = await ask(client, max_tokens=120)
+    under = await ask(client, max_tokens=120, response_format=of_schema({"enum": ["refund", "refuse"]}))
     assert plain.message.tool_calls
     assert under.token_ids == plain.token_ids
     given, own = ([token.logprob for token in each.logprobs.content] for each in (under, plain))
@@ -233,9 +175,23 @@ async def test_beside_tools_a_reply_may_call_one_which_stays_the_policys_own(ser
     assert "shaped_by" not in under.model_extra
 
 
-@pytest.mark.parametrize(("schema", "stream"), [({"type": "objct"}, True), ({"$ref": "#/nowhere"}, False)])
-async def test_a_schema_that_cannot_be_kept_is_a_400_that_says_what(server, schema, stream):
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    with pytest.raises(BadRequestError, match="no grammar can be made") as error:
-        await under_a_format(server, response_format=form, stream=stream)
-    assert error.value.code == "invalid_json_schema"
+@pytest.mark.parametrize(
+    ("asked", "code", "said"),
+    [
+        *(
+            ({"extra_body": {"chat_template_kwargs": arguments}}, "invalid_request", said)
+            for arguments, said in [
+                ({"enable_thought": True}, "enable_thinking"),
+                ({"chat_template": "{{ 1 }}"}, "enable_thinking"),
+                ({"enable_thinking": "perhaps"}, "enable_thinking"),
+                (False, "Leave it out"),
+            ]
+        ),
+        ({"response_format": of_schema({"type": "objct"}), "stream": True}, "invalid_json_schema", "no grammar"),
+        ({"response_format": of_schema({"$ref": "#/nowhere"})}, "invalid_json_schema", "no grammar"),
+    ],
+)
+async def test_what_no_template_reads_or_no_grammar_keeps_is_a_400_that_says_what(client, asked, code, said):
+    with pytest.raises(BadRequestError, match=said) as error:
+        await ask(client, **asked)
+    assert error.value.code == code

@@ -26,6 +26,7 @@ from gavel.trainer.serving.openai_server import EndpointServer
 from gavel.trainer.serving.responses_api import ResponseStore, response_events, response_object
 from tests.trainer.conftest import full_logprobs
 from tests.trainer.serving.served import (
+    OPENING,
     QUESTION,
     SYSTEM,
     TOOLS,
@@ -103,8 +104,7 @@ async def test_messages_with_tools_go_on_from_the_very_tokens_that_were_sampled(
 async def test_the_prompt_is_that_of_the_same_chat_and_can_be_counted(client, anthropic):
     message = await anthropic.messages.create(**(ASKING | {"max_tokens": 1}), messages=ASKED)
     counted = await anthropic.messages.count_tokens(model="desk", system=SYSTEM, tools=OWN_TOOLS, messages=ASKED)
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
-    chat = await client.chat.completions.create(model="desk", messages=messages, tools=TOOLS, max_tokens=1)
+    chat = await client.chat.completions.create(model="desk", messages=OPENING, tools=TOOLS, max_tokens=1)
     assert message.usage.input_tokens == counted.input_tokens == chat.usage.prompt_tokens
     assert message.stop_reason == "max_tokens"
 
@@ -113,8 +113,7 @@ async def test_a_message_that_ends_at_a_stop_sequence_names_it(anthropic):
     result = {"type": "tool_result", "tool_use_id": "c1", "content": "refunded 1001"}
     use = {"type": "tool_use", "id": "c1", "name": "refund", "input": {"order_id": "1001"}}
     asked = [*ASKED, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
-    ends = {"messages": asked, "stop_sequences": ["nowhere", " your"]}
-    message = await reply(anthropic, streamed=True, **ends)
+    message = await reply(anthropic, streamed=True, messages=asked, stop_sequences=["nowhere", " your"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", " your")
     assert message.content[0].text == "I have refunded"
 
@@ -157,9 +156,7 @@ async def results_of(response: Response) -> list[dict]:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("by_id", [False, True])
-async def test_responses_with_tools_go_on_from_the_very_tokens_that_were_sampled(
-    server, client, policy, streamed, by_id
-):
+async def test_responses_with_tools_go_on_from_the_very_tokens(server, client, policy, streamed, by_id):
     async with Capture(client) as capture, client_of(server, capture.api_key) as captured:
         given, responses = [{"role": "user", "content": QUESTION}], []
         for _ in range(2):
@@ -217,8 +214,11 @@ COMPLETING = {"model": "desk", "prompt": PROMPT, "max_tokens": 8, "seed": 1}
 
 async def test_a_text_goes_on_from_its_own_tokens_and_is_trained(server, client, policy, embedded_base):
     async with Capture(client) as capture, client_of(server, capture.api_key) as captured:
-        completion = await captured.completions.create(**COMPLETING)
+        completion = await captured.completions.create(**COMPLETING, logprobs=1)
     (choice,) = completion.choices
+    assert choice.logprobs.token_logprobs == choice.token_logprobs
+    assert len(choice.logprobs.tokens) == len(choice.logprobs.text_offset)
+    assert choice.logprobs.text_offset[:2] == [0, len(choice.logprobs.tokens[0])]
     (found,) = sequences(capture.trajectory)
     assert found.trained_tokens == len(choice.token_ids)
     assert choice.prompt_token_ids == policy.tokenizer.encode(PROMPT)
@@ -229,14 +229,6 @@ async def test_a_text_goes_on_from_its_own_tokens_and_is_trained(server, client,
     assert policy.decode(choice.token_ids).startswith(choice.text)
     stream = await client.completions.create(**COMPLETING, stream=True)
     assert "".join([chunk.choices[0].text async for chunk in stream]) == choice.text
-
-
-async def test_a_text_completion_shows_its_tokens_their_log_probs_and_where_each_begins(client):
-    found = await client.completions.create(model="desk", prompt="The order", logprobs=1, temperature=0, seed=1)
-    logprobs = found.choices[0].logprobs
-    assert logprobs.token_logprobs == found.choices[0].token_logprobs
-    assert len(logprobs.tokens) == len(logprobs.text_offset)
-    assert logprobs.text_offset[:2] == [0, len(logprobs.tokens[0])]
 
 
 async def test_prompts_of_one_request_are_sampled_together_up_to_a_limit(client):
@@ -255,7 +247,7 @@ def http(server) -> Iterator[httpx.Client]:
 
 
 def test_token_ids_go_on_with_token_ids_and_their_log_probs(http, policy, embedded_base):
-    ids = policy.tokenizer.encode("I would like to return order")
+    ids = policy.tokenizer.encode(PROMPT)
     body = {"prompt": {"prompt_token_ids": ids}, "n": 2, "max_tokens": 6, "temperature": 1.0, "logprobs": 0, "seed": 1}
     found = http.post("/generate", json=body).raise_for_status().json()
     assert len(found["text"]) == len(found["finish_reasons"]) == 2
@@ -271,17 +263,14 @@ REFUSED = [
     *(("/v1/completions", COMPLETING | body) for body in ({"echo": True}, {"logprobs": 2}, {"unheard_of": 1})),
     *(("/generate", {"prompt": {"prompt_token_ids": ids}}) for ids in ([], [True])),
     *(("/generate", body) for body in ({}, {"prompt": "Hello", "logprobs": 5})),
+    ("/generate", {"prompt": {"prompt_token_ids": [5, 10**30]}, "max_tokens": 1}),
 ]
 
 
 @pytest.mark.parametrize(("path", "body"), REFUSED)
-def test_what_cannot_be_served_is_refused(http, path, body):
+def test_what_cannot_be_served_is_refused_and_the_engine_goes_on(http, policy, path, body):
     answer = http.post(path, json=body)
     assert (answer.status_code, "message" in answer.json()["error"]) == (400, True)
-
-
-def test_a_token_that_the_model_does_not_have_is_refused_and_the_engine_goes_on(http, policy):
-    answer = http.post("/generate", json={"prompt": {"prompt_token_ids": [5, 10**30]}, "max_tokens": 1})
-    assert answer.status_code == 400
-    assert f"Its tokens are 0 to {policy.vocabulary - 1}." in answer.json()["error"]["message"]
+    if "max_tokens" in body and path == "/generate":
+        assert f"Its tokens are 0 to {policy.vocabulary - 1}." in answer.json()["error"]["message"]
     assert http.post("/generate", json={"prompt": {"prompt_token_ids": [5]}, "max_tokens": 1}).status_code == 200

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -208,48 +209,31 @@ def test_any_value_of_any_field_is_read_or_refused(value):
             chat(messages=[{"role": "assistant", name: value}])
 
 
-def with_body(body: bytes, **headers: str) -> Request:
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return Request({"type": "http", "method": "POST", "headers": named}, receive)
-
-
 @pytest.mark.parametrize(
-    ("body", "reason"),
+    ("piece", "pieces", "status", "reason"),
     [
-        (b"{oops", "no JSON"),
-        (b'{"seed": ' + b"9" * 5000 + b"}", "no JSON"),
-        (b'{"model": "\xff"}', "UTF-8"),
-        (b"[]", "no JSON object"),
-        (b"[" * 100_000, "nested"),
+        *(
+            ({"type": "http.request", "body": body, "more_body": False}, 1, 400, reason)
+            for body, reason in [
+                (b"{oops", "no JSON"),
+                (b'{"seed": ' + b"9" * 5000 + b"}", "no JSON"),
+                (b'{"model": "\xff"}', "UTF-8"),
+                (b"[]", "no JSON object"),
+                (b"[" * 100_000, "nested"),
+            ]
+        ),
+        ({"type": "http.request", "body": b" " * (1 << 20), "more_body": True}, 33, 413, ""),
+        ({"type": "http.disconnect"}, 1, CLIENT_GONE, ""),
     ],
+    ids=lambda each: str(each)[:60],
 )
-async def test_a_body_that_is_no_json_object_is_a_400(body, reason):
+async def test_a_body_that_is_no_json_object_is_refused_and_read_up_to_a_limit(piece, pieces, status, reason):
+    receive = AsyncMock(return_value=piece)
     with pytest.raises(ANSWERED) as caught:
-        await object_of(with_body(body))
-    status, answer = error_answer(caught.value)
-    assert (status, reason in answer["error"]["message"]) == (400, True)
-
-
-async def test_a_body_is_read_up_to_a_limit_and_one_whose_client_goes_away_is_no_fault_of_the_endpoint():
-    given_pieces = 0
-
-    async def receive() -> dict[str, Any]:
-        nonlocal given_pieces
-        given_pieces += 1
-        return {"type": "http.request", "body": b" " * (1 << 20), "more_body": True}
-
-    async def leave() -> dict[str, Any]:
-        return {"type": "http.disconnect"}
-
-    scope = {"type": "http", "method": "POST", "headers": []}
-    for receiver, status in ((receive, 413), (leave, CLIENT_GONE)):
-        with pytest.raises(ANSWERED) as caught:
-            await object_of(Request(scope, receiver))
-        assert error_answer(caught.value)[0] == status
-    assert given_pieces == 33
+        await object_of(Request({"type": "http", "method": "POST", "headers": []}, receive))
+    found, answer = error_answer(caught.value)
+    assert (found, receive.await_count) == (status, pieces)
+    assert reason in answer["error"]["message"]
 
 
 @given(st.floats(0, 2))

@@ -77,11 +77,6 @@ async def test_what_another_server_answers_is_told(status, headers, body, told):
             await model.register(RemoteBackend(url, KEY, patience=patience))
 
 
-def test_an_address_is_taken_as_it_is_meant() -> None:
-    assert checked_url(" http://127.0.0.1:8090/\n") == "http://127.0.0.1:8090"
-    assert checked_url("https://gpu.example.com/gavel//") == "https://gpu.example.com/gavel"
-
-
 @pytest.mark.parametrize(
     ("check", "given", "remedy"),
     [
@@ -90,7 +85,9 @@ def test_an_address_is_taken_as_it_is_meant() -> None:
         *((checked_key, key, "openssl rand") for key in ("planted\nsecret", "密planted")),
     ],
 )
-def test_what_is_no_address_or_no_key_is_told_without_a_secret(check, given: str, remedy: str) -> None:
+def test_an_address_is_taken_as_it_is_meant_and_what_is_none_or_no_key_is_told_without_a_secret(check, given, remedy):
+    assert checked_url(" http://127.0.0.1:8090/\n") == "http://127.0.0.1:8090"
+    assert checked_url("https://gpu.example.com/gavel//") == "https://gpu.example.com/gavel"
     with pytest.raises(RemoteBackendError, match=remedy) as told:
         check(given)
     assert "planted" not in str(told.value)
@@ -100,19 +97,15 @@ CONTENT = {"a.bin": bytes(range(256)) * 400, "deep/b.bin": b"b" * 50_000, "empty
 HASHES = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
 
 
-def write_all(directory: Path, content: dict[str, bytes]) -> None:
-    for name, each in content.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_bytes(each)
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[str]:
     from starlette.applications import Starlette
     from starlette.routing import Mount
     from starlette.staticfiles import StaticFiles
 
-    write_all(tmp_path / "served", CONTENT)
+    for name, content in CONTENT.items():
+        (tmp_path / "served" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "served" / name).write_bytes(content)
     with serving(Starlette(routes=[Mount("/files", StaticFiles(directory=tmp_path / "served"))])) as url:
         yield url
 
@@ -124,24 +117,20 @@ def fetch(url: str, made: Path, hashes: dict[str, str] = HASHES) -> None:
     assert not list(made.parent.glob(".*.unfinished"))
 
 
-def test_a_directory_arrives_over_a_line_that_is_cut(files: str, tmp_path: Path) -> None:
+def test_a_directory_arrives_over_a_line_that_is_cut_and_is_not_fetched_again_or_written_over(files, tmp_path: Path):
     with CuttingProxy(int(files.rpartition(":")[2]), seed=1, most_bytes=60_000) as proxy:
         fetch(proxy.url, tmp_path / "made")
         assert proxy.cuts
-
-
-def test_what_is_there_is_not_fetched_again_or_written_over(files: str, tmp_path: Path) -> None:
-    for _ in range(2):
-        fetch(files, tmp_path / "made")
+    fetch(files, tmp_path / "made")
     with pytest.raises(ExportError, match="is there already"):
         fetch(files, tmp_path / "made", {**HASHES, "a.bin": "0" * 64})
 
 
-@pytest.mark.parametrize(("name", "told"), [("a.bin", "another SHA-256"), ("../a.bin", "outside the export")])
-def test_a_file_that_is_another_one_or_outside_is_refused(files: str, tmp_path: Path, name: str, told: str) -> None:
-    with pytest.raises(RemoteBackendError, match=told):
-        fetch(files, tmp_path / "made", {name: "0" * 64})
-    assert not (tmp_path / "made").exists()
+def test_a_file_that_is_another_one_or_outside_is_refused(files: str, tmp_path: Path) -> None:
+    for name, told in (("a.bin", "another SHA-256"), ("../a.bin", "outside the export")):
+        with pytest.raises(RemoteBackendError, match=told):
+            fetch(files, tmp_path / "made", {name: "0" * 64})
+        assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.slow

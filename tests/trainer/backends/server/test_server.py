@@ -15,13 +15,7 @@ from openai import AsyncOpenAI, AuthenticationError, InternalServerError
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.remote.wire import (
-    PROTOCOL,
-    PROTOCOL_HEADER,
-    RemoteBackendError,
-    RemoteError,
-    WriterError,
-)
+from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER, RemoteBackendError, RemoteError, WriterError
 from gavel.trainer.backends.server.app import create_app, hold_root, serve
 from gavel.trainer.engines.protocol import Sampled
 from gavel.trainer.engines.transformers import TransformersEngine
@@ -102,7 +96,7 @@ async def test_a_client_that_only_reads_a_run_leaves_it_to_the_one_that_trains_i
     assert (made / "adapter_model.safetensors").is_file()
 
 
-async def test_a_request_without_the_key_or_of_another_protocol_is_refused(tmp_path: Path) -> None:
+async def test_nothing_is_answered_without_the_key_and_that_of_a_capture_reaches_its_endpoint_alone(tmp_path: Path):
     with served(tmp_path) as url:
         with pytest.raises(RemoteError, match="the key is not that"):
             await a_model().register(RemoteBackend(url, "another", patience=AT_ONCE))
@@ -112,9 +106,18 @@ async def test_a_request_without_the_key_or_of_another_protocol_is_refused(tmp_p
         old.connection._client.headers["Gavel-Protocol"] = "0"
         with pytest.raises(RemoteError, match="Install the same version"):
             await a_model().register(old)
-        async with AsyncOpenAI(base_url=f"{url}/v1/models/tests/clerk/openai/v1", api_key="k", max_retries=0) as client:
+        async with AsyncOpenAI(base_url=f"{url}/v1/models/tests/clerk/openai/v1", api_key="k", max_retries=0) as openai:
             with pytest.raises(AuthenticationError):
-                await client.models.list()
+                await openai.models.list()
+        async with registered(url) as (_, model), model.capture() as capture, httpx.AsyncClient() as client:
+            headers = HEADERS | {"Authorization": f"Bearer {capture.api_key}"}
+            for path in ("tests/clerk/jobs", "openai/openai/files/openai/v1/a", "tests/clerk/history?next=/openai/v1/"):
+                assert (await client.get(f"{url}/v1/models/{path}", headers=headers)).status_code == 401
+                assert (await client.get(f"{url}/v1/models/{path}", headers=HEADERS)).status_code != 401
+            assert (await client.get(f"{capture.base_url}/models", headers=headers)).status_code == 200
+            for path in ("model.json", "../secret", "checkpoints/../model.json"):
+                answer = await client.get(f"{url}/v1/models/tests/clerk/files/{path}", headers=HEADERS)
+                assert answer.status_code == 404, path
 
 
 async def test_a_client_that_leaves_ends_its_turn_and_an_endpoint_that_closes_says_so(tmp_path, monkeypatch):
@@ -138,7 +141,13 @@ async def test_a_client_that_leaves_ends_its_turn_and_an_endpoint_that_closes_sa
             staying.cancel()
 
 
-async def test_questions_for_health_and_requests_without_the_key_are_no_use(tmp_path, monkeypatch):
+async def test_a_server_ends_when_nobody_has_used_it_and_a_look_at_its_health_is_no_use(tmp_path, monkeypatch):
+    told: list[str] = []
+    ending = serve(
+        LocalBackend(tmp_path), key=KEY, root=tmp_path, host="127.0.0.1", port=0, announce=told.append, idle_seconds=0.3
+    )
+    await asyncio.wait_for(ending, HANG_SECONDS)
+    assert told[0].startswith("http://127.0.0.1:")
     now = 100.0
     monkeypatch.setattr("gavel.trainer.backends.server.app.time.monotonic", lambda: now)
     app = create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)
@@ -151,28 +160,7 @@ async def test_questions_for_health_and_requests_without_the_key_are_no_use(tmp_
         assert app.idle_seconds() == 0.0
 
 
-async def test_a_server_ends_when_nobody_has_used_it(tmp_path: Path) -> None:
-    told: list[str] = []
-    backend = LocalBackend(tmp_path)
-    serving = serve(backend, key=KEY, root=tmp_path, host="127.0.0.1", port=0, announce=told.append, idle_seconds=0.3)
-    await asyncio.wait_for(serving, HANG_SECONDS)
-    assert told[0].startswith("http://127.0.0.1:")
-
-
-async def test_the_key_of_a_capture_reaches_nothing_but_its_endpoint_and_no_key_other_files(tmp_path: Path) -> None:
-    with served(tmp_path) as url:
-        async with registered(url) as (_, model), model.capture() as capture, httpx.AsyncClient() as client:
-            headers = HEADERS | {"Authorization": f"Bearer {capture.api_key}"}
-            for path in ("tests/clerk/jobs", "openai/openai/files/openai/v1/a", "tests/clerk/history?next=/openai/v1/"):
-                assert (await client.get(f"{url}/v1/models/{path}", headers=headers)).status_code == 401
-                assert (await client.get(f"{url}/v1/models/{path}", headers=HEADERS)).status_code != 401
-            assert (await client.get(f"{capture.base_url}/models", headers=headers)).status_code == 200
-            for path in ("model.json", "../secret", "checkpoints/../model.json"):
-                answer = await client.get(f"{url}/v1/models/tests/clerk/files/{path}", headers=HEADERS)
-                assert answer.status_code == 404, path
-
-
-def test_a_second_server_is_told_who_holds_the_runs(tmp_path: Path) -> None:
+def test_a_second_server_is_told_who_holds_the_runs_and_a_place_that_cannot_be_used_is_told(tmp_path, monkeypatch):
     with hold_root(tmp_path, "http://127.0.0.1:8090"):
         told = rf"http://127.0.0.1:8090, process {os.getpid()}(?s:.*)runs="
         with pytest.raises(RunDirectoryError, match=told), hold_root(tmp_path, "http://127.0.0.1:8091"):
@@ -181,11 +169,8 @@ def test_a_second_server_is_told_who_holds_the_runs(tmp_path: Path) -> None:
             pass
     with hold_root(tmp_path, "http://127.0.0.1:8091"):
         pass
-
-
-@pytest.mark.parametrize(("place", "told"), [("file", "cannot hold runs"), ("", "Operation not supported")])
-def test_a_place_that_cannot_be_used_is_told(place, told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(95, "Operation not supported")))
-    with pytest.raises(RunDirectoryError, match=told), hold_root(tmp_path / place, "http://here"):
-        pass
+    for place, told in (("file", "cannot hold runs"), ("", "Operation not supported")):
+        with pytest.raises(RunDirectoryError, match=told), hold_root(tmp_path / place, "http://here"):
+            pass

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -58,7 +59,7 @@ async def test_a_cluster_is_found_again_by_its_name_and_trains_on(here: dict[str
         await SkyPilotBackend.attach("mine")
 
 
-async def test_a_server_that_ended_is_started_again_with_its_runs(here: dict[str, Any]) -> None:
+async def test_a_server_that_ended_is_started_again_and_one_that_cannot_start_shows_its_log(here, tmp_path):
     async with launched(**here):
         before = ClusterRecord.find("mine")
         await here["host"].down("mine")
@@ -66,9 +67,8 @@ async def test_a_server_that_ended_is_started_again_with_its_runs(here: dict[str
         after = ClusterRecord.find("mine")
     assert before.key == after.key
     assert before.job != after.job
-
-
-async def test_a_server_that_cannot_start_shows_its_log(here: dict[str, Any], tmp_path: Path) -> None:
+    await here["host"].down("mine")
+    shutil.rmtree(here["runs"])
     (tmp_path / "runs").write_text("no directory")
     with pytest.raises(ClusterError, match=r"(?s)server on mine has ended. Its log:.*gavel cluster logs mine"):
         await SkyPilotBackend.launch("mine", **here)
@@ -108,14 +108,11 @@ async def test_a_tunnel_that_breaks_is_dug_again(cloud: FakeCloud, tmp_path: Pat
         assert int((cloud.home / "ssh_process").read_text()) != first
 
 
-async def test_what_costs_more_than_was_said_is_not_started(cloud: FakeCloud) -> None:
+async def test_what_costs_more_than_was_said_is_not_started_and_a_cluster_of_another_s_key_is_told(cloud: FakeCloud):
     with pytest.raises(ClusterError, match=r"(?s)offered at 4.98 USD an hour, and 3.00 USD is the most"):
         await SkyPilotBackend.launch("mine", num_nodes=2, max_usd_per_hour=3.0, say=lambda _: None)
     assert not list(cloud.home.glob("*.json"))
     assert ClusterRecord.find("mine") is None
-
-
-async def test_a_cluster_of_another_machine_s_key_is_told(cloud: FakeCloud) -> None:
     more = {"port": free_port(), "say": lambda _: None}
     async with await SkyPilotBackend.launch("mine", **more):
         record = ClusterRecord.find("mine")

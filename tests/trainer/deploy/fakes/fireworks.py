@@ -8,6 +8,7 @@ from tests.trainer.deploy.fakes.scripted import ScriptedHost
 
 ACCOUNT = "desk"
 _BASES = {"qwen3-8b": True, "qwen3-8b-vision": False}
+_FILES = ("adapter_config.json", "adapter_model.safetensors")
 _ID = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
 
 
@@ -40,47 +41,56 @@ class FakeFireworks(ScriptedHost):
             return self.error(403, f"no access to the account {account}")
         match call.method, kind, bool(name), verb:
             case "POST", "models", False, _:
-                return self._create_model(call.json)
+                given = call.json
+                if not _ID.match(given["modelId"]) or not 4 <= given["model"]["peftDetails"]["r"] <= 64:
+                    return self.error(400, "modelId is invalid, or r is not between 4 and 64")
+                return self._make(kind, self.models, given["modelId"], "UPLOADING", given["model"])
             case "POST", "models", True, "getUploadEndpoint":
                 names = call.json["filenameToSize"]
                 return Answer({"filenameToSignedUrls": {each: f"{self.url}/upload/{name}/{each}" for each in names}})
             case "GET", "models", True, "validateUpload":
-                return self._validate(name)
-            case "GET", "models", True, _:
-                return self._look(self.models, name, "READY")
-            case "DELETE", "models", True, _:
-                return self._delete(self.models, name)
+                if lacking := [file for file in _FILES if f"{name}/{file}" not in self.uploaded]:
+                    return self.error(400, f"{lacking} were not uploaded")
+                self.models[name]["state"] = "VALIDATING"
+                return Answer({"warnings": []})
+            case "GET", "models" | "deployments", True, _:
+                things = self.models if kind == "models" else self.deployments
+                return Answer(self._seen(things[name])) if name in things else self.error(404, f"{name} not found")
+            case "DELETE", "models" | "deployedModels", True, _:
+                if kind == "models" and any(each["model"].endswith(f"/{name}") for each in self.loaded.values()):
+                    return self.error(400, "the model is deployed")
+                things = self.models if kind == "models" else self.loaded
+                return Answer({}) if things.pop(name, None) else self.error(404, f"{name} not found")
             case "POST", "deployments", False, _:
-                return self._create_deployment(call)
+                if not call.json.get("enableAddons"):
+                    return self.error(400, "addons are not enabled")
+                return self._make(kind, self.deployments, call.query["deploymentId"], "CREATING", call.json)
             case "POST", "deployments", True, "undelete":
                 self.deployments[name]["state"] = "CREATING"
                 return Answer(self.deployments[name])
-            case "GET", "deployments", True, _:
-                return self._look(self.deployments, name, "READY")
             case "DELETE", "deployments", True, _:
-                return self._delete_deployment(name)
+                if self.deployments.get(name, {"state": "DELETED"})["state"] == "DELETED":
+                    return self.error(404, "deployment not found")
+                self.deployments[name]["state"] = "DELETED"
+                return Answer({})
             case "GET", "deployedModels", False, _:
                 model = call.query["filter"].partition("=")[2].strip('"')
-                names = [name for name, each in self.loaded.items() if each["model"] == model]
-                return Answer({"deployedModels": [self._seen(self.loaded, each, "DEPLOYED") for each in names]})
+                loaded = [each for each in self.loaded.values() if each["model"] == model]
+                return Answer({"deployedModels": list(map(self._seen, loaded))})
             case "POST", "deployedModels", False, _:
-                return self._load(call.json)
-            case "DELETE", "deployedModels", True, _:
-                return self._delete(self.loaded, name)
+                model, where = (call.json[each].rpartition("/")[2] for each in ("model", "deployment"))
+                if not self.models[model]["state"] == self.deployments.get(where, {}).get("state") == "READY":
+                    return self.error(400, "the model or the deployment is not ready")
+                return self._make(kind, self.loaded, f"{model}-{where}"[:63], "DEPLOYING", call.json)
             case _:
                 return self.error(404, f"no {call.method} {call.path}")
 
-    def _create_model(self, given: dict[str, Any]) -> Answer:
-        name, details = given["modelId"], given["model"]["peftDetails"]
-        if not _ID.match(name):
-            return self.error(400, "modelId is invalid")
-        if not 4 <= details["r"] <= 64:
-            return self.error(400, "r must be between 4 and 64")
-        if name in self.models:
-            return self.error(409, "model exists")
-        self.models[name] = {"name": f"accounts/{ACCOUNT}/models/{name}", "state": "UPLOADING", **given["model"]}
-        self.made.append(f"model {name}")
-        return Answer(self.models[name])
+    def _make(self, kind: str, things: dict[str, Any], name: str, state: str, given: dict[str, Any]) -> Answer:
+        if name in things:
+            return self.error(409, f"{name} exists")
+        things[name] = {"name": f"accounts/{ACCOUNT}/{kind}/{name}", "state": state, **given}
+        self.made.append(f"{kind} {name}")
+        return Answer(things[name])
 
     def _put(self, call: Call) -> Answer:
         _, _, model, name = call.path.split("/")
@@ -89,59 +99,10 @@ class FakeFireworks(ScriptedHost):
         self.uploaded[f"{model}/{name}"] = call.body
         return Answer(b"")
 
-    def _validate(self, name: str) -> Answer:
-        for file in ("adapter_config.json", "adapter_model.safetensors"):
-            if f"{name}/{file}" not in self.uploaded:
-                return self.error(400, f"{file} was not uploaded")
-        self.models[name]["state"] = "VALIDATING"
-        return Answer({"warnings": []})
-
-    def _create_deployment(self, call: Call) -> Answer:
-        name = call.query["deploymentId"]
-        if not call.json.get("enableAddons"):
-            return self.error(400, "addons are not enabled")
-        if name in self.deployments:
-            return self.error(409, "deployment exists")
-        self.deployments[name] = {"name": f"accounts/{ACCOUNT}/deployments/{name}", "state": "CREATING", **call.json}
-        self.made.append(f"deployment {name}")
-        return Answer(self.deployments[name])
-
-    def _delete_deployment(self, name: str) -> Answer:
-        if name not in self.deployments or self.deployments[name]["state"] == "DELETED":
-            return self.error(404, "deployment not found")
-        self.deployments[name]["state"] = "DELETED"
-        return Answer({})
-
-    def _load(self, given: dict[str, Any]) -> Answer:
-        model = given["model"].rpartition("/")[2]
-        if self.models[model]["state"] != "READY":
-            return self.error(400, "the model is not ready")
-        where = given["deployment"].rpartition("/")[2]
-        if self.deployments.get(where, {}).get("state") != "READY":
-            return self.error(400, "the deployment is not ready")
-        name = f"{model}-{where}"[:63]
-        if name in self.loaded:
-            return self.error(409, "loaded already")
-        self.loaded[name] = {"name": f"accounts/{ACCOUNT}/deployedModels/{name}", "state": "DEPLOYING", **given}
-        self.made.append(f"loaded {name}")
-        return Answer(self.loaded[name])
-
-    def _look(self, things: dict[str, dict[str, Any]], name: str, ready: str) -> Answer:
-        return Answer(self._seen(things, name, ready)) if name in things else self.error(404, f"{name} not found")
-
-    def _seen(self, things: dict[str, dict[str, Any]], name: str, ready: str) -> dict[str, Any]:
-        thing = things[name]
+    def _seen(self, thing: dict[str, Any]) -> dict[str, Any]:
         if thing["state"] in ("CREATING", "DEPLOYING", "VALIDATING"):
             left = self._left.setdefault(thing["name"], self._looks)
             self._left[thing["name"]] = left - 1
             if left <= 0:
-                thing["state"] = ready
+                thing["state"] = "DEPLOYED" if thing["state"] == "DEPLOYING" else "READY"
         return thing if thing["state"] != "VALIDATING" else {**thing, "state": "UPLOADING"}
-
-    def _delete(self, things: dict[str, dict[str, Any]], name: str) -> Answer:
-        if name not in things:
-            return self.error(404, f"{name} not found")
-        if things is self.models and any(each["model"].endswith(f"/{name}") for each in self.loaded.values()):
-            return self.error(400, "the model is deployed")
-        del things[name]
-        return Answer({})

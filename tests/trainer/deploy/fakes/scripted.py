@@ -14,19 +14,14 @@ class ScriptedHost(FakeServer):
     def __init__(self) -> None:
         super().__init__()
         self.failures: list[tuple[str, Answer]] = []
-        self.calls: list[str] = []
         self.made: list[str] = []
 
     def fail(self, text: str, status: int, *, times: int = 1, message: str = "asked for") -> None:
         """Answers so to the next `times` requests whose method and path contain `text`."""
         self.failures += [(text, self.error(status, message))] * times
 
-    def count(self, text: str) -> int:
-        return sum(text in call for call in self.calls)
-
     def respond(self, call: Call) -> Answer:
         line = f"{call.method} {unquote(call.path)}"
-        self.calls.append(line)
         failure = next((each for each in self.failures if each[0] in line), None)
         if failure is not None:
             self.failures.remove(failure)

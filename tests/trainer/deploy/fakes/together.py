@@ -103,7 +103,12 @@ class FakeTogether(ScriptedHost):
                 there = [each for each in self.adapters.values() if each["deployment"] == deployment]
                 return _page(list(map(self._loaded, there)))
             case _:
-                return self._attach(rest[3], body)
+                if any(each["adapterModelId"] == body["adapterModelId"] for each in self.adapters.values()):
+                    return self.error(409, "adapter is attached already")
+                row = {"id": f"dad_{len(self.made)}", "deployment": rest[3], "adapterModelId": body["adapterModelId"]}
+                self.adapters[row["id"]] = row
+                self.made.append("adapter")
+                return Answer(self._loaded(row))
 
     def _make(self, kind: str, things: dict[str, Thing], name: str, **fields: Any) -> Answer:
         if any(each["name"].endswith(f"/{name}") for each in things.values()):
@@ -163,14 +168,6 @@ class FakeTogether(ScriptedHost):
         if self._looked[deployment] > self.looks and found["autoscaling"]["minReplicas"]:
             found["status"] = {"state": f"DEPLOYMENT_STATE_{self.end}", "message": "no capacity in any region"}
         return found
-
-    def _attach(self, deployment: str, body: Thing) -> Answer:
-        if any(each["adapterModelId"] == body["adapterModelId"] for each in self.adapters.values()):
-            return self.error(409, "adapter is attached already")
-        row = {"id": f"dad_{len(self.made)}", "deployment": deployment, "adapterModelId": body["adapterModelId"]}
-        self.adapters[row["id"]] = row
-        self.made.append("adapter")
-        return Answer(self._loaded(row))
 
     def _loaded(self, row: Thing) -> Thing:
         state = self.load if self._looked.get(row["deployment"], 0) > self.looks else "LOADING"

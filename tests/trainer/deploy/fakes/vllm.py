@@ -7,9 +7,8 @@ BASE = "org/base"
 
 
 class FakeVllm(ScriptedHost):
-    def __init__(self, base: str = BASE) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.base = base
         self.loads_adapters = True
         """Whether it was started with VLLM_ALLOW_RUNTIME_LORA_UPDATING."""
         self.adapters: dict[str, str] = {}
@@ -19,7 +18,7 @@ class FakeVllm(ScriptedHost):
         if not self.is_authorized(call):
             return self.refuse(call)
         if call.path == "/v1/models":
-            names = [(self.base, None), *((name, self.base) for name in self.adapters)]
+            names = [(BASE, None), *((name, BASE) for name in self.adapters)]
             return Answer({"data": [{"id": name, "root": name, "parent": parent} for name, parent in names]})
         if not self.loads_adapters:
             return Answer({"detail": "Not Found"}, 404)
