@@ -216,5 +216,4 @@ async def test_what_is_trained_was_sampled_and_what_was_sampled_is_trained_or_co
         assert sum(each.trained_tokens for each in trained) == sum(len(turn.token_ids) for turn in samples.values())
         for each in trained:
             assert all(tuple(each.token_ids[: end + 1]) in whole for end in each.turn_ends.values())
-    assert abandoned > 0
     assert captured <= len(sampled) <= captured + abandoned
