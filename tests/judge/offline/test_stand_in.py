@@ -1,5 +1,4 @@
 import json
-from collections.abc import Sequence
 from typing import TypeGuard
 
 import pytest
@@ -13,11 +12,9 @@ from gavel.judge.rubric import Criterion, Rubric
 from gavel.judge.ruler import ruler_score_group
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
-from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import Truth
-from tests.judge.groups import desk
+from tests.judge.groups import choice, desk
 
 RUBRIC = """- calls get_order and get_policy before refund, exchange or deny (weight 2)
 - calls refund when days <= window and (not opened or opened_ok); calls deny when days > window (weight 4)
@@ -130,18 +127,17 @@ async def test_an_error_in_python_names_the_nearest_form_that_is_read():
 
 
 @pytest.mark.parametrize(
-    ("rubric", "truth", "told"),
+    ("rubric", "told"),
     [
-        ('- says "Canberra"\n- answers correctly', {}, '1 of 2 rules checked; not read: "answers correctly"'),
+        ('- says "Canberra"\n- answers correctly', '1 of 2 rules checked; not read: "answers correctly"'),
         (
             Rubric("Be brief.", [Criterion("a", 'Says "Canberra".'), Criterion("b", "Ends with a message. Is right.")]),
-            {},
             '2 of 4 rules checked; not read: "Be brief", "Is right"',
         ),
     ],
 )
-async def test_what_is_not_read_is_told_with_every_score(rubric: str | Rubric, truth: dict, told: str):
-    group = TrajectoryGroup([desk(ending="Canberra."), desk(ending="Sydney.")], metadata={"truth": truth})
+async def test_what_is_not_read_is_told_with_every_score(rubric: str | Rubric, told: str):
+    group = TrajectoryGroup([desk(ending="Canberra."), desk(ending="Sydney.")])
     judged = await Judge("stand-in", rubric=rubric, orders=1).score(group)
     assert judged.judgement is not None
     assert judged.judgement.warnings == [told]
@@ -215,40 +211,16 @@ def test_a_scenario_s_rubric_must_be_read_whole_for_every_task():
             check_readable(rubric, [truth], whole=False)
 
 
-def turn(*names: str, results: Sequence[str] = ()) -> list[Message]:
-    """Calls of one turn, with their results; an argument is the call's own name."""
-    function = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in names]
-    told = [{"role": "tool", "tool_call_id": name, "content": f"told by {name}"} for name in results or names]
-    return [{"role": "assistant", "content": None, "tool_calls": function}, *told]
-
-
-async def scores_of(rubric: str, *attempts: list[Message]) -> list[float | None]:
-    tools = [{"type": "function", "function": {"name": name}} for name in ("look_up", "refund")]
-    group = TrajectoryGroup(
-        Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}, *each], tools=tools) for each in attempts
-    )
-    return [member.reward for member in await Judge("stand-in", rubric=rubric).score(group)]
-
-
-DONE: list[Message] = [{"role": "assistant", "content": "done"}]
-SEEN, BLIND = [*turn("look_up"), *turn("refund"), *DONE], [*turn("look_up", "refund"), *DONE]
-
-
-@pytest.mark.parametrize("rule", ["calls look_up before refund", "calls refund only after look_up"])
-async def test_a_call_beside_another_in_its_turn_did_not_come_after_it(rule):
-    assert await scores_of(f"- {rule}", SEEN, BLIND) == [1.0, 0.0]
+@pytest.mark.parametrize("rule", ["calls get_order before refund", "calls refund only after get_order"])
+async def test_a_call_beside_another_in_its_turn_did_not_come_after_it(rule: str):
+    beside = desk()
+    results = [{"role": "tool", "tool_call_id": f"c{number}", "content": "told"} for number in range(2)]
+    both = choice(calls=[("get_order", "{}"), ("refund", "{}")])
+    beside.messages_and_choices[-1:] = [both, *results, choice("Done.")]
+    assert await scores(TrajectoryGroup([desk("get_order", "refund"), beside]), rubric=f"- {rule}") == [1.0, 0.0]
 
 
 PLAIN = "Your order is refunded."
-
-
-def attempt(closing: str, work: int = 0) -> Trajectory:
-    messages = [{"role": "user", "content": "A refund, please."}]
-    for number in range(work):
-        call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})  # type: ignore[dict-item]
-        messages.append({"role": "tool", "tool_call_id": call["id"], "content": "{}"})  # type: ignore[dict-item]
-    return Trajectory(messages_and_choices=[*messages, {"role": "assistant", "content": closing}])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +229,7 @@ def attempt(closing: str, work: int = 0) -> Trajectory:
     ids=["padding", "flattery", "claim", "address"],
 )
 async def test_each_trick_scores_higher_than_the_plain_truth_with_work(trick: str) -> None:
-    judged = await Judge("naive").score(TrajectoryGroup([attempt(PLAIN, work=3), attempt(trick)]))
+    judged = await Judge("naive").score(TrajectoryGroup([desk(*["get_order"] * 3, ending=PLAIN), desk(ending=trick)]))
     honest, hacked = (member.reward for member in judged)
     assert honest is not None
     assert hacked is not None
