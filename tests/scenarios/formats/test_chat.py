@@ -60,6 +60,24 @@ CONVERSATIONS: dict[str, tuple[str, list[Any]]] = {
     "flat calls": ("OpenAI messages", calling({"id": "c1", "name": "look_up", "arguments": VALUES})),
     "calls as JSON text": ("OpenAI messages", calling(json.dumps(call()))),
     "inspect": ("OpenAI messages", calling({"id": "c1", "function": "look_up", "arguments": VALUES})),
+    "older function calls": (
+        "OpenAI messages",
+        [
+            ASK,
+            {"role": "assistant", "content": None, "function_call": {"name": "look_up", "arguments": ARGUMENTS}},
+            {"role": "function", "name": "look_up", "content": RESULT},
+            ANSWER,
+        ],
+    ),
+    "roles of calls and results": (
+        "OpenAI messages",
+        [
+            ASK,
+            {"role": "tool_call", "content": json.dumps({"name": "look_up", "arguments": VALUES})},
+            {"role": "tool_response", "content": RESULT},
+            ANSWER,
+        ],
+    ),
     "null fields": ("OpenAI messages", [{**each, "name": None, "refusal": None} for each in calling(call())]),
     "anthropic": (
         "Anthropic messages",
@@ -177,6 +195,7 @@ def test_every_vendor_s_conversation_becomes_the_same_messages(tmp_path: Path, n
         assert asked["content"] in ("Where is 7?", [{"type": "text", "text": "Where is 7?"}])
         (made,) = called["tool_calls"]
         assert (called["role"], called["content"] or None, made) == ("assistant", None, call(made["id"]))
+        assert "function_call" not in called
         assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", made["id"], RESULT)
         assert (answer["role"], answer["content"]) == ("assistant", "On its way.")
 
@@ -200,19 +219,6 @@ FLAT = {"name": "look_up", "description": "Looks."}
 )
 def test_every_vendor_s_tools_become_the_same(given: Any) -> None:
     assert tools(given) == [{"type": "function", "function": {**FLAT, "parameters": SCHEMA}}]
-
-
-def test_older_function_calls_become_tool_calls() -> None:
-    items = [
-        ASK,
-        {"role": "assistant", "content": None, "function_call": {"name": "look_up", "arguments": ARGUMENTS}},
-        {"role": "function", "name": "look_up", "content": "on its way"},
-    ]
-    (_, asked, result), _ = messages(items, "f:1")
-    assert asked["tool_calls"][0]["function"] == {"name": "look_up", "arguments": ARGUMENTS}
-    assert "function_call" not in asked
-    assert result["role"] == "tool"
-    assert result["tool_call_id"] == asked["tool_calls"][0]["id"]
 
 
 def test_text_and_parallel_calls_of_responses_are_one_turn() -> None:
