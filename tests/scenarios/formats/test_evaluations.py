@@ -334,30 +334,3 @@ def test_inputs_are_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: s
     reading = reading_of(tmp_path, [{**row, "output": text} for text in ("one", "two")])
     assert reading.summary == "reads as: inputs and outputs, 2 rows in 1 group by opening messages"
     assert [[m["content"] for m in each.messages()] for each in reading.groups[0]] == [[asked, "one"], [asked, "two"]]
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "named"),
-    [
-        ([{"Frage": "Wo ist es?", "Answer A": "a", "Answer B": "b"}] * 2, None, "'Answer A', 'Answer B'"),
-        ([{"data": {"q": "x", "a": "y"}}] * 2, Columns("data.q", ("data.b",)), "data.a"),
-        (
-            [{"q": "Is it?", "a": "It is.", "b": "No it is not.", "winner": who} for who in ("ai", "human")],
-            None,
-            "q, a, b",
-        ),
-        ([{"prompt": "x", "responses": ["a", {"n": 3}]}] * 2, None, "responses.1"),
-        ([{"prompt": "x", "responses": []}] * 2, None, "in it: responses"),
-        ([{"q": "x", "a": [["y", "z"]]}], Columns("q", ("a",)), "--answer-column a.0"),
-        ([{"q": "x", "a": {"value": "y", "label": 1}}], Columns("q", ("a",)), "--answer-column a.value"),
-        ([{"q": "x", "a": [{"value": "y", "label": 1}]}], Columns("q", ("a",)), "--answer-column a.0.value"),
-        ([{"q": "x", "a": {"text": ["y"], "start": [1]}}], Columns("q", ("a",)), "--answer-column a.text.0"),
-        ([{"q": "x", "a": {"content": "y", "text": "z"}}], Columns("q", ("a",)), "--answer-column a.text"),
-    ],
-)
-def test_an_error_names_columns_as_they_are_to_be_typed(
-    tmp_path: Path, rows: Any, columns: Columns | None, named: str
-) -> None:
-    with pytest.raises(RowError) as raised:
-        reading_of(tmp_path, rows, columns)
-    assert named in str(raised.value)

@@ -231,11 +231,14 @@ def test_an_answer_beside_judged_ones_is_the_reference_and_not_the_end_of_a_conv
     assert with_truth_of_rows(group).metadata["truth"] == {"reference": "4"}
 
 
-def test_metrics_of_a_row_are_metrics(tmp_path: Path) -> None:
+def test_a_completion_with_several_choices_is_as_many_attempts_and_metrics_of_a_row_are_metrics(tmp_path: Path) -> None:
     rows = ({"messages": CONVERSATION, "metrics": own} for own in ({"solved": True, "turns": 3}, {"note": "late"}))
     found = [member for group in reading_of(tmp_path, *rows).groups for member in group]
     assert [member.metrics for member in found] == [{"solved": 1.0, "turns": 3.0}, {}]
     assert [member.metadata for member in found] == [{}, {"metrics": {"note": "late"}}]
+    choices = [{"index": n, "finish_reason": why, "message": ANSWER} for n, why in enumerate(["stop", "length"])]
+    (group,) = reading_of(tmp_path, {"messages": [SYSTEM, ask(7)], "choices": choices}).groups
+    assert [each.status for each in group] == ["finished", "truncated"]
 
 
 def test_own_files_are_read_whatever_they_are_named(tmp_path: Path) -> None:
@@ -405,14 +408,12 @@ LOOK: dict[str, Any] = {"type": "GENERATION", "startTime": "2025-01-01", "input"
 
 def runs(**last: Any) -> list[dict[str, Any]]:
     found = [CHAIN | {"id": str(n), "trace_id": str(n), "outputs": {"messages": [ASK, HERE]}} for n in range(3)]
-    found[2] |= last
-    return found
+    return [*found[:2], found[2] | last]
 
 
 def observations(**last: Any) -> list[dict[str, Any]]:
     found = [LOOK | {"id": f"o{n}", "traceId": str(n), "output": HERE} for n in range(3)]
-    found[2] |= last
-    return found
+    return [*found[:2], found[2] | last]
 
 
 TRACEBACK = "RateLimitError('slow down')Traceback (most recent call last):\n  File …\nRateLimitError: slow down"
@@ -432,8 +433,7 @@ TRACEBACK = "RateLimitError('slow down')Traceback (most recent call last):\n  Fi
 def test_a_run_that_ended_badly_is_a_failed_attempt_with_its_reason(
     tmp_path: Path, rows: list[dict[str, Any]], reason: str
 ) -> None:
-    path = tmp_path / "runs.json"
-    path.write_text(json.dumps(rows))
+    (path := tmp_path / "runs.json").write_text(json.dumps(rows))
     reading = read_file(path)
     (group,) = reading.groups
     assert [each.status for each in group] == ["finished", "finished", "failed"]
@@ -443,10 +443,9 @@ def test_a_run_that_ended_badly_is_a_failed_attempt_with_its_reason(
 
 @pytest.mark.parametrize("place", ["score", "votes"])
 def test_a_judge_s_score_that_is_no_number_is_told_with_its_line(tmp_path: Path, place: str) -> None:
-    judged = {"messages_and_choices": CONVERSATION}
     nan = {"score": float("nan"), "model": "m", "order": 0, "position": 0}
-    nan = {"votes": [nan]} if place == "votes" else nan
-    groups = [{"trajectories": [judged | {"judgement": judgement}]} for judgement in ({"score": 1.0}, nan)]
+    judgements = ({"score": 1.0}, {"votes": [nan]} if place == "votes" else nan)
+    groups = [{"trajectories": [{"messages_and_choices": CONVERSATION, "judgement": each}]} for each in judgements]
     with pytest.raises(RowError, match=r"rows\.jsonl:2 .* no number"):
         reading_of(tmp_path, *groups)
 
@@ -501,12 +500,6 @@ def test_a_table_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
     with pytest.raises(RowError, match="pyarrow") as error:
         read_file(tmp_path / "rows.parquet")
     assert install_line("parquet") in error.value.remedy
-
-
-def test_a_completion_with_several_choices_is_as_many_attempts(tmp_path: Path) -> None:
-    choices = [{"index": n, "finish_reason": why, "message": ANSWER} for n, why in enumerate(["stop", "length"])]
-    (group,) = reading_of(tmp_path, {"messages": [SYSTEM, ask(7)], "choices": choices}).groups
-    assert [each.status for each in group] == ["finished", "truncated"]
 
 
 HISTORY = [["Where is order 6?", "It is lost."]]
@@ -613,8 +606,12 @@ HASHES = {"text": "### Human: Hi### Assistant: Hello"}
 STEPWISE = {"prompt": "Why?", "completions": ["A.", "B."], "labels": [True, False]}
 
 
+Q_A = Columns("q", ("a",))
+GERMAN = {"Frage": "Wo ist es?", "Answer A": "a", "Answer B": "b"}
+
+
 @pytest.mark.parametrize(
-    ("row", "columns", "problem"),
+    ("row", "columns", "told"),
     [
         ({"prompt": "x"}, None, "nearest to TRL prompt/completion, but lacks completion or response"),
         ({"choices": [{"message": ANSWER}], "object": "chat.completion"}, None, "of a model without what was asked"),
@@ -625,15 +622,27 @@ STEPWISE = {"prompt": "Why?", "completions": ["A.", "B."], "labels": [True, Fals
         (HASHES, Columns(None, ["text"]), "no conversation that is taken apart is in text"),
         ({"messages": [Q], "choices": [{"turns": ["A.", "B."]}]}, None, "its choices hold no message"),
         (STEPWISE, None, "steps of one solution"),
+        # columns are named as they are to be typed
+        (GERMAN, None, "'Answer A', 'Answer B'"),
+        ({"data": {"q": "x", "a": "y"}}, Columns("data.q", ("data.b",)), "data.a"),
+        ({"q": "Is it?", "a": "It is.", "b": "No it is not.", "winner": "ai"}, None, "q, a, b"),
+        ({"prompt": "x", "responses": ["a", {"n": 3}]}, None, "responses.1"),
+        ({"prompt": "x", "responses": []}, None, "in it: responses"),
+        ({"q": "x", "a": [["y", "z"]]}, Q_A, "--answer-column a.0"),
+        ({"q": "x", "a": {"value": "y", "label": 1}}, Q_A, "--answer-column a.value"),
+        ({"q": "x", "a": [{"value": "y", "label": 1}]}, Q_A, "--answer-column a.0.value"),
+        ({"q": "x", "a": {"text": ["y"], "start": [1]}}, Q_A, "--answer-column a.text.0"),
+        ({"q": "x", "a": {"content": "y", "text": "z"}}, Q_A, "--answer-column a.text"),
     ],
 )
-def test_what_is_not_known_or_not_one_conversation_is_refused_with_the_nearest_format_and_what_lacks(
-    tmp_path: Path, row: Any, columns: Columns | None, problem: str
+def test_what_is_not_read_is_refused_with_the_nearest_format_and_what_to_type(
+    tmp_path: Path, row: Any, columns: Columns | None, told: str
 ) -> None:
+    second = row | {"winner": "human"} if "winner" in str(row) else row
     with pytest.raises(RowError) as refused:
-        reading_of(tmp_path, row, row, columns=columns)
-    assert problem in str(refused.value)
-    assert columns or "rows.jsonl:1" in refused.value.message
+        reading_of(tmp_path, row, second, columns=columns)
+    assert told in str(refused.value)
+    assert "rows.jsonl:1" in refused.value.message or "as prompt and as answer" in told
 
 
 SEEN = {"country": "France", "toxic": False, "id": 7, "thought": "Hm."}
