@@ -548,3 +548,27 @@ def test_the_first_is_that_of_a_list_or_of_an_object_s_one_list(result: object, 
     found = [finding(rule, made(("find_rooms", {}, result), booked(room))) for room in ("101", "204")]
     assert [is_kept for is_kept, _ in found] == [is_read, False]
     assert is_read or all("find_rooms told room in a form that is not read" in told for _, told in found)
+
+
+@pytest.mark.parametrize(
+    ("result", "is_kept"),
+    [
+        ({"order": {"id": "1", "days": 10}}, True),
+        ({"ok": True, "data": {"order": {"days": 45}}}, False),
+        ([{"days": 10}], True),
+        ('```json\n{"days": 10}\n```', True),
+        ({"content": [{"type": "text", "text": '{"days": 45}'}], "isError": False}, False),
+        ([{"days": 10}, {"days": 45}], None),
+        ({"days": 10, "policy": {"days": 45}}, None),
+        ("Order found: days 10", None),
+        ('{"days": 10, "scans": ["…', None),
+    ],
+)
+def test_a_key_within_a_result_is_known_or_told_as_not_read(result: object, is_kept: bool | None):
+    rule, told_so = "calls refund only when days <= 30", "get_order told days in a form that is not read"
+    found, told = finding(rule, made(("get_order", {}, result), ("refund", {}, "done")))
+    assert (found, told_so in told) == (bool(is_kept), is_kept is None)
+    for depth in (50, 900):
+        nested = json.loads("[" * depth + '{"days": 10}' + "]" * depth)
+        found, told = finding(rule, made(("get_order", {}, nested), ("refund", {}, "done")))
+        assert found or "not read" in told

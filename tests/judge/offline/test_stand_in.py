@@ -5,8 +5,6 @@ import pytest
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.offline.facts import CallMade, Facts
-from gavel.judge.offline.rules import read_rubric, score_rules
 from gavel.judge.offline.stand_in import check_readable, reply
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.judge.ruler import ruler_score_group
@@ -46,35 +44,6 @@ async def test_a_rule_about_a_tool_that_a_text_calls_is_not_kept(text: str):
     group = TrajectoryGroup([desk(ending=text), desk("get_order", ending="A refund(1) is not due.")])
     assert await scores(group, rubric="- does not call refund") == [0.0, 1.0]
     assert await scores(group, rubric="- calls refund only after get_order\n- ends with a message") == [0.5, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("result", "kept"),
-    [
-        ({"order": {"id": "1", "days": 10}}, True),
-        ({"ok": True, "data": {"order": {"days": 45}}}, False),
-        ([{"days": 10}], True),
-        ('```json\n{"days": 10}\n```', True),
-        ({"content": [{"type": "text", "text": '{"days": 45}'}], "isError": False}, False),
-        ([{"days": 10}, {"days": 45}], None),
-        ({"days": 10, "policy": {"days": 45}}, None),
-        ("Order found: days 10", None),
-        ('{"days": 10, "scans": ["…', None),
-    ],
-)
-async def test_a_key_within_a_result_is_known_or_told_as_not_read(result: object, kept: bool | None):
-    facts = Facts(made=(CallMade("get_order", {}, result), CallMade("refund", {}, "done", turn=1)))
-    share, told = score_rules(read_rubric("- calls refund only when days <= 30").rules, facts)
-    assert share == bool(kept)
-    assert ("get_order told days in a form that is not read" in told) == (kept is None)
-
-
-def test_a_deeply_nested_result_is_read_or_told():
-    for depth in (50, 900):
-        nested = json.loads("[" * depth + '{"days": 10}' + "]" * depth)
-        made = (CallMade("get_order", {}, nested), CallMade("refund", {}, "done", turn=1))
-        share, told = score_rules(read_rubric("- calls refund only when days <= 30").rules, Facts(made=made))
-        assert share or "not read" in told
 
 
 async def test_text_in_a_trajectory_does_not_sway_it():

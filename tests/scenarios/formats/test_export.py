@@ -106,14 +106,8 @@ def attributes(of: Any) -> dict[str, Any]:
 
 def test_an_attempt_is_a_trace_of_agents_turns_and_tools():
     found = spans(whole())
-    assert [span.name for span in found] == [
-        "invoke_agent clerk",
-        "chat desk",
-        "execute_tool get_order",
-        "chat desk",
-        "invoke_agent searcher",
-        "chat desk",
-    ]
+    clerk, searcher = ["chat desk", "execute_tool get_order", "chat desk"], ["invoke_agent searcher", "chat desk"]
+    assert [span.name for span in found] == ["invoke_agent clerk", *clerk, *searcher]
     root, first, tool, *_ = found
     assert [span.parent_span_id for span in found] == [b"", *[root.span_id] * 4, found[4].span_id]
     assert len({span.span_id for span in found}) == 6
@@ -130,15 +124,9 @@ def test_messages_have_the_conventions_form():
     root, first, _, last, *_ = map(attributes, spans(whole()))
     assert json.loads(root["gen_ai.system_instructions"]) == [{"type": "text", "content": "You run the desk."}]
     assert json.loads(first["gen_ai.tool.definitions"])[0]["function"]["name"] == "get_order"
-    assert json.loads(first["gen_ai.input.messages"]) == [
-        {
-            "role": "user",
-            "parts": [
-                {"type": "text", "content": "See this."},
-                {"type": "blob", "modality": "image", "mime_type": "image/png", "content": PIXEL.partition(",")[2]},
-            ],
-        }
-    ]
+    picture = {"type": "blob", "modality": "image", "mime_type": "image/png", "content": PIXEL.partition(",")[2]}
+    asked = {"role": "user", "parts": [{"type": "text", "content": "See this."}, picture]}
+    assert json.loads(first["gen_ai.input.messages"]) == [asked]
     (said,) = json.loads(first["gen_ai.output.messages"])
     assert said["parts"] == [{"type": "tool_call", "id": "c1", "name": "get_order", "arguments": {"id": "A1"}}]
     assert [each.string_value for each in first["gen_ai.response.finish_reasons"].values] == ["tool_call"]

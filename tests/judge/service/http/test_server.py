@@ -23,8 +23,8 @@ from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.llm.cassette import Question
 from tests.endpoint import Endpoint
 from tests.judge.service.in_process import MODEL, config_of, group
-from tests.judge.service.processes import Served, served
-from tests.judge.service.stub import Stub, body, worths
+from tests.judge.service.processes import served
+from tests.judge.service.stub import Stub, body, expected
 from tests.limits import HANG_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
@@ -59,26 +59,9 @@ async def test_killed_under_load_it_loses_nothing_and_asks_nothing_twice(tmp_pat
             accepted.add(found["id"])
             if answer.status_code == 200:
                 answered[found["id"]] = found["scores"]
-                assert found["scores"] == [worth / 100 for worth in worths(number)]
+                assert found["scores"] == expected(number)
             if answer.status_code == 200 or not wait:
                 return
-
-    async def run(service: Served, tasks: "set[asyncio.Task[None]]", kill: bool) -> None:
-        place["url"] = service.url
-        if kill:
-            await asyncio.sleep(chance.uniform(0.05, 0.6))
-            await asyncio.to_thread(service.kill)
-        else:
-            await asyncio.wait(tasks)
-            async with asyncio.timeout(HANG_SECONDS):
-                await check(service)
-
-    async def check(service: Served) -> None:
-        async with httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as client:
-            for judgement in accepted:
-                stored = (await client.get(f"/v1/judgements/{judgement}?wait={HANG_SECONDS}")).json()
-                assert stored["status"] == "scored"
-                assert stored["scores"] == answered.get(judgement, stored["scores"])
 
     async with httpx.AsyncClient(timeout=HANG_SECONDS) as client:
         tasks = {asyncio.create_task(ask(client, number)) for number in range(GROUPS)}
@@ -86,7 +69,18 @@ async def test_killed_under_load_it_loses_nothing_and_asks_nothing_twice(tmp_pat
             async with served(settings) as service:
                 asked_before, kept_before = stub.asked.copy(), kept(tmp_path, endpoint.params, stub)
                 assert all(asked_before[question] for question in kept_before)
-                await run(service, tasks, kill)
+                place["url"] = service.url
+                if kill:
+                    await asyncio.sleep(chance.uniform(0.05, 0.6))
+                    await asyncio.to_thread(service.kill)
+                else:
+                    await asyncio.wait(tasks)
+                    async with asyncio.timeout(HANG_SECONDS):
+                        for judgement in accepted:
+                            found = f"{service.url}/v1/judgements/{judgement}?wait={HANG_SECONDS}"
+                            stored = (await client.get(found)).json()
+                            assert stored["status"] == "scored"
+                            assert stored["scores"] == answered.get(judgement, stored["scores"])
                 again = {q for q in kept_before if stub.asked[q] > asked_before[q]}
                 assert again == set()  # a reply that was kept is never asked for again
         await asyncio.gather(*tasks)
@@ -117,7 +111,7 @@ async def test_told_to_stop_it_finishes_what_it_judges(tmp_path: Path, endpoint:
             status = await asyncio.to_thread(service.stop)
             answer = await asking
         assert (status, answer.status_code) == (0, 200)
-        assert answer.json()["scores"] == [worth / 100 for worth in worths(1)]
+        assert answer.json()["scores"] == expected(1)
 
 
 async def test_connections_that_send_too_slowly_or_too_long_a_head_are_ended(tmp_path: Path, endpoint: Endpoint):
