@@ -13,12 +13,8 @@ from gavel.judge.prompt.canonical_group import Conversation, canonicalize
 from tests.judge.groups import desk
 
 
-def facts(*tools: str, ending: str | None = "Done.", results: dict | None = None):
-    attempt = desk(*tools, ending=ending)
-    for item in attempt.messages_and_choices:
-        if isinstance(item, dict) and results and item["role"] == "tool":
-            item["content"] = results.get(item["content"], item["content"])
-    group = canonicalize({0: attempt})
+def facts(*tools: str, ending: str | None = "Done."):
+    group = canonicalize({0: desk(*tools, ending=ending)})
     return facts_of([Conversation(group.shared + group.members[0].conversations[0].events)])
 
 
@@ -59,57 +55,45 @@ def test_each_item_and_sentence_is_read_or_told_as_not_read(rubric: str, rules: 
     assert ([rule.text for rule in reading.rules], list(reading.unread)) == (rules, unread)
 
 
-def test_a_reference_is_a_rule_that_is_read_where_it_is_asked_for():
-    assert read_rubric("- calls a", reference="12 rooms.").shortfall == "1 of 2 rules checked; not read: the reference"
-    assert read_rubric("- says the reference", reference="12 rooms.").unread == ()
-    right, wrong = (Facts(said=f"It has {count} rooms.", reference="12 rooms.") for count in (12, 112))
-    assert kept("says the reference to the user", right)
-    assert not kept("says the reference", wrong)
-
-
 @pytest.mark.parametrize(
     ("reference", "said", "right"),
     [
+        ("12 rooms.", "It has 12 rooms.", True),
+        ("12 rooms.", "It has 112 rooms.", False),
         ('["Paris", "City of Paris"]', "It is the City of Paris.", True),
         ('["Paris", "Lutetia"]', "It is Rome.", False),
         ('{"answer": "Paris"}', "Paris.", True),
         ("4.0", "The sum is 4.", True),
     ],
 )
-def test_each_answer_of_a_structured_reference_may_be_said(reference: str, said: str, right: bool):
-    assert kept("says the reference", Facts(said=said, reference=reference)) == right
+def test_a_reference_is_a_rule_that_is_read_where_it_is_asked_for(reference: str, said: str, right: bool):
+    """Each answer of a structured one may be said."""
+    assert read_rubric("- calls a", reference=reference).shortfall == "1 of 2 rules checked; not read: the reference"
+    for rule in ("says the reference to the user", "says the reference"):
+        assert kept(rule, Facts(said=said, reference=reference)) == right
 
 
-@pytest.mark.parametrize("result", [None, False, 0, "", [], {}, {"count": 0, "rows": []}, {"found": False, "at": {}}])
-def test_an_empty_result_is_nothing_however_it_is_wrapped(result: object):
-    facts = made(("look", {}, result))
-    assert not kept("calls refund when look finds something", made(("look", {}, result), ("refund", {}, "ok")))
-    assert kept("calls refund when look finds something", facts)
+NOTHING = [None, False, 0, "", [], {}, {"count": 0, "rows": []}, {"found": False, "at": {}}]
+SOMETHING = [[{"id": 1, "opened": False}], [{"results": ["a"], "errors": []}], [[], {"id": 1}]]
+UNREAD = [
+    {"status": "ok", "rows": []},
+    {"rows": [], "message": "none"},
+    {"found": False, "message": "none"},
+    {"id": 1, "tags": []},
+    [[]],
+    [{"status": "ok", "results": []}],
+    [{"ok": True, "data": {"hits": [], "took": 3}}],
+]
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        {"status": "ok", "rows": []},
-        {"rows": [], "message": "none"},
-        {"found": False, "message": "none"},
-        {"id": 1, "tags": []},
-        [[]],
-        [{"status": "ok", "results": []}],
-        [{"ok": True, "data": {"hits": [], "took": 3}}],
-    ],
-)
-def test_a_result_of_which_a_part_is_empty_is_not_read(result: object):
-    for acts in ([], [("refund", {}, "ok")]):
-        is_kept, told = finding("calls refund when look finds something", made(("look", {}, result), *acts))
-        assert not is_kept
-        assert "look told whether it found something in a form that is not read" in told
+@pytest.mark.parametrize("result", NOTHING + SOMETHING + UNREAD)
+def test_a_result_is_nothing_however_it_is_wrapped_or_something_or_is_not_read(result: object):
+    calls = [("look", {}, result), ("refund", {}, "ok")]
+    found = [finding("calls refund when look finds something", made(*calls[:count])) for count in (1, 2)]
+    assert [is_kept for is_kept, _ in found] == [result in NOTHING, result in SOMETHING]
+    unread = ["look told whether it found something in a form that is not read" in told for _, told in found]
+    assert unread == [result in UNREAD] * 2
     assert kept("calls refund when rows", made(("look", {}, {"status": "ok", "rows": []})))
-
-
-@pytest.mark.parametrize("result", [[{"id": 1, "opened": False}], [{"results": ["a"], "errors": []}], [[], {"id": 1}]])
-def test_a_record_of_which_a_part_is_empty_is_something(result: object):
-    assert kept("calls refund when look finds something", made(("look", {}, result), ("refund", {}, "ok")))
 
 
 @pytest.mark.parametrize(
@@ -132,10 +116,10 @@ def test_a_rule_names_tools_that_there_are(rule: str):
 
 
 def test_without_declared_tools_names_that_no_attempt_calls_are_told():
-    reading = read_rubric("- calls look before refund, and apologises", called=frozenset({"look", "refund"}))
-    assert (len(reading.rules), reading.unknown) == (1, ("apologises",))
-    assert "apologises" in reading.shortfall
-    assert read_rubric("- calls look before refund", called=frozenset({"look", "refund"})).shortfall == ""
+    for rest, unknown in ((", and apologises", ("apologises",)), ("", ())):
+        reading = read_rubric(f"- calls look before refund{rest}", called=frozenset({"look", "refund"}))
+        assert (len(reading.rules), reading.unknown) == (1, unknown)
+        assert "apologises" in reading.shortfall if unknown else reading.shortfall == ""
 
 
 @pytest.mark.parametrize(
@@ -147,11 +131,8 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
         ("the reference", "says the reference"),
         ("must call refund before ship", "calls refund before ship"),
         ('It says "4" when days <= 30', 'says "4" when days <= 30'),
-        ('says "Done" at most once', ""),
         ('"calls look_up before refund"', "calls look_up before refund"),
-        ("calls only look_up and refund", ""),
         ('says "Done" (weight: 3)', 'says "Done" (weight 3)'),
-        ('calls a when n < 0.125 or m == "1.000" or n > 1.0005', ""),
         ("The agent must never call refund if days > 30", "calls refund only when not (days > 30)"),
         ("never calls refund unless days <= 30", "calls refund only when days <= 30"),
         ("does not call refund before look_up", "calls refund only after look_up"),
@@ -166,8 +147,20 @@ def test_without_declared_tools_names_that_no_attempt_calls_are_told():
 )
 def test_the_nearest_form_of_a_line_can_be_read_itself(line: str, form: str):
     assert nearest_form(line) == form
-    assert read_rubric(f"- {form}" if form else "", reference="x" if "reference" in form else None).unread == ()
-    assert not form or said_by(line) <= said_by(form)
+    assert read_rubric(f"- {form}", reference="x" if "reference" in form else None).unread == ()
+    assert said_by(line) <= said_by(form)
+
+
+WITHOUT_FORM = [
+    *("lends nothing when a loan is overdue", "looks before it acts", "calls refund politely", "says nothing"),
+    *("says 30 twice", "says 3 times", 'says "no" at most twice', "calls refund at most twice"),
+    *("calls refund (twice)", 'starts with "Dear"', 'ends with "Best regards"', "does not end with a question"),
+    *('ends with a message without "sorry"', "calls refund when paid == total", "calls refund or apologizes"),
+    *("says that the parcel arrives on Friday", "calls look_up, then refund, then ship", "calls a; is polite"),
+    *('calls refund when days > 30 and says "ok"', 'does not say "no" when days > 30', "calls a, then is quiet"),
+    *('never calls a if the request says "b"', 'never calls refund and says "done"', 'says "Done" at most once'),
+    *("calls only look_up and refund", 'calls a when n < 0.125 or m == "1.000" or n > 1.0005'),
+]
 
 
 def said_by(statement: str) -> set[str]:
@@ -176,39 +169,13 @@ def said_by(statement: str) -> set[str]:
     return {each for each in re.findall(r"[^\W_]+|[<>=!]=?", statement) if not re.fullmatch(grammar, each)}
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        *("lends nothing when a loan is overdue", "looks before it acts", "calls refund politely", "says nothing"),
-        *(
-            "says 30 twice",
-            "says 3 times",
-            'says "no" at most twice',
-            "calls refund at most twice",
-            "calls refund (twice)",
-            'starts with "Dear"',
-        ),
-        *('ends with "Best regards"', 'ends with a message without "sorry"', "does not end with a question"),
-        *("says that the parcel arrives on Friday", "calls refund when paid == total", "calls refund or apologizes"),
-        *("calls look_up, then refund, then ship", 'calls refund when days > 30 and says "ok"', "calls a; is polite"),
-        *('does not say "no" when days > 30', 'never calls a if the request says "b"', "calls a, then is quiet"),
-        'never calls refund and says "done"',
-    ],
-)
-def test_what_no_form_says_whole_has_none(statement: str):
-    assert nearest_form(statement) == ""
-
-
-def test_a_list_without_a_conjunction_means_and():
+def test_null_is_no_text_and_a_list_without_a_conjunction_means_and():
     assert not kept('says "30 days", "free"', Facts(said="It is free."))
     assert kept('says «30 days», "free"', Facts(said="Free for 30 days."))
     assert not kept("calls a, b", made(("a", {}, "")))
-
-
-def test_null_is_no_text():
-    rule = "calls refund when returned_at == null"
-    assert kept(rule, made(("look", {}, {"returned_at": None}), ("refund", {}, "ok")))
-    assert not kept(rule, made(("look", {}, {"returned_at": "null"}), ("refund", {}, "ok")))
+    for returned in (None, "null"):
+        attempt = made(("look", {}, {"returned_at": returned}), ("refund", {}, "ok"))
+        assert kept("calls refund when returned_at == null", attempt) is (returned is None)
 
 
 def test_a_number_that_may_be_of_thousands_is_asked_about():
@@ -221,12 +188,10 @@ def test_a_number_that_may_be_of_thousands_is_asked_about():
     assert all(read_rubric(f"- {form}").unread == () for form in forms)
 
 
-def test_a_value_in_a_condition_is_written_as_json():
+def test_a_nearest_form_says_it_whole_with_values_in_json_and_tools_that_there_are():
+    assert {line: nearest_form(line) for line in WITHOUT_FORM} == dict.fromkeys(WITHOUT_FORM, "")
     assert nearest_form("calls refund when amount > 1,000 EUR") == "calls refund when amount > 1000"
     assert nearest_form('calls refund when status is "open"') == 'calls refund when status == "open"'
-
-
-def test_a_nearest_form_names_tools_that_there_are():
     assert nearest_form("must call refund", {"refund"}) == "calls refund"
     assert nearest_form("must call Refund", {"refund"}) == ""
 
@@ -343,8 +308,7 @@ def test_the_result_of_a_call_with_its_own_arguments_counts(rule: str):
     ],
 )
 def test_what_decides_is_known_before_the_call(rule: str):
-    look, act = CallMade("look", {}, {"days": 10}, 1), CallMade("refund", {}, "", 2)
-    please = UserText("Please.", 0)
+    look, act, please = CallMade("look", {}, {"days": 10}, 1), CallMade("refund", {}, "", 2), UserText("Please.", 0)
     assert kept(rule, Facts((look, act), heard=(please,)))
     assert not kept(rule, Facts((act, replace(look, turn=3)), heard=(replace(please, turn=2),)))
     assert not kept(rule, Facts((look, replace(act, turn=1)), heard=(replace(please, turn=1),)))
@@ -360,15 +324,6 @@ def test_what_decides_is_known_before_the_call(rule: str):
         ('is told "The chest is open"', "The chest is locked.", False),
         ('is told "You win" or "It is a draw".', "It is a draw.", True),
         ('is not told "There is a wall", "Say one step"', "There is a wall. Open ways: north.", False),
-    ],
-)
-def test_what_a_world_says_to_the_agent_s_words_is_a_rule(rule: str, said: str, is_kept: bool):
-    assert kept(rule, Facts(heard=(UserText(said),))) is is_kept
-
-
-@pytest.mark.parametrize(
-    ("rule", "said", "is_kept"),
-    [
         ('does not say "as an AI"', "It is on its way.", True),
         ('says "can\'t"', "I can’t.", True),
         ('says "possible"', "That is impossible.", False),
@@ -425,8 +380,9 @@ def test_what_a_world_says_to_the_agent_s_words_is_a_rule(rule: str, said: str, 
         ('says "a lamp" and "a tent"', "A tent, a lamp.", True),
     ],
 )
-def test_what_the_agent_says_is_a_rule(rule: str, said: str, is_kept: bool):
-    assert kept(rule, facts("refund", ending=said)) is is_kept
+def test_what_the_agent_says_and_what_a_world_says_to_its_words_are_rules(rule: str, said: str, is_kept: bool):
+    is_heard = rule.startswith("is ")
+    assert kept(rule, Facts(heard=(UserText(said),)) if is_heard else facts("refund", ending=said)) is is_kept
 
 
 @pytest.mark.parametrize("item", ["**calls refund**", "[ ] calls refund", "[x] *calls* `refund`.", "__calls refund__"])
@@ -576,30 +532,43 @@ def test_of_several_results_that_counts_which_tells_the_arguments(first: tuple[s
 
 
 @pytest.mark.parametrize(
-    "wrapped",
+    ("result", "is_read"),
     [
-        {"results": ROOMS},
-        {"count": 2, "rows": ROOMS},
-        {"data": {"rooms": ["101", "204"]}},
-        {"result": json.dumps(ROOMS)},
+        ({"results": ROOMS}, True),
+        ({"count": 2, "rows": ROOMS}, True),
+        ({"data": {"rooms": ["101", "204"]}}, True),
+        ({"result": json.dumps(ROOMS)}, True),
+        ("101 red\n204 blue", False),
+        ({"rooms": ROOMS, "ads": ROOMS}, False),
+        ({"101": {"number": "101"}, "204": {"number": "204"}}, False),
     ],
 )
-def test_the_first_of_an_object_is_that_of_its_one_list(wrapped: object):
-    first = "calls book_room with room from the first of find_rooms"
-    assert kept(first, made(("find_rooms", {}, wrapped), booked("101")))
-    assert not kept(first, made(("find_rooms", {}, wrapped), booked("204")))
+def test_the_first_is_that_of_a_list_or_of_an_object_s_one_list(result: object, is_read: bool):
+    rule = "calls book_room with room from the first of find_rooms"
+    found = [finding(rule, made(("find_rooms", {}, result), booked(room))) for room in ("101", "204")]
+    assert [is_kept for is_kept, _ in found] == [is_read, False]
+    assert is_read or all("find_rooms told room in a form that is not read" in told for _, told in found)
 
 
 @pytest.mark.parametrize(
-    "result",
-    ["101 red\n204 blue", {"rooms": ROOMS, "ads": ROOMS}, {"101": {"number": "101"}, "204": {"number": "204"}}],
+    ("result", "is_kept"),
+    [
+        ({"order": {"id": "1", "days": 10}}, True),
+        ({"ok": True, "data": {"order": {"days": 45}}}, False),
+        ([{"days": 10}], True),
+        ('```json\n{"days": 10}\n```', True),
+        ({"content": [{"type": "text", "text": '{"days": 45}'}], "isError": False}, False),
+        ([{"days": 10}, {"days": 45}], None),
+        ({"days": 10, "policy": {"days": 45}}, None),
+        ("Order found: days 10", None),
+        ('{"days": 10, "scans": ["…', None),
+    ],
 )
-def test_what_has_no_order_has_no_first(result: object):
-    found = [
-        finding(
-            "calls book_room with room from the first of find_rooms", made(("find_rooms", {}, result), booked(room))
-        )
-        for room in ("101", "204")
-    ]
-    assert [is_kept for is_kept, _ in found] == [False, False]
-    assert all("find_rooms told room in a form that is not read" in told for _, told in found)
+def test_a_key_within_a_result_is_known_or_told_as_not_read(result: object, is_kept: bool | None):
+    rule, told_so = "calls refund only when days <= 30", "get_order told days in a form that is not read"
+    found, told = finding(rule, made(("get_order", {}, result), ("refund", {}, "done")))
+    assert (found, told_so in told) == (bool(is_kept), is_kept is None)
+    for depth in (50, 900):
+        nested = json.loads("[" * depth + '{"days": 10}' + "]" * depth)
+        found, told = finding(rule, made(("get_order", {}, nested), ("refund", {}, "done")))
+        assert found or "not read" in told

@@ -1,23 +1,18 @@
 import json
-from collections.abc import Sequence
 from typing import TypeGuard
 
 import pytest
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.offline.facts import CallMade, Facts
-from gavel.judge.offline.rules import read_rubric, score_rules
 from gavel.judge.offline.stand_in import check_readable, reply
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.judge.ruler import ruler_score_group
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
-from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import Truth
-from tests.judge.groups import desk
+from tests.judge.groups import choice, desk
 
 RUBRIC = """- calls get_order and get_policy before refund, exchange or deny (weight 2)
 - calls refund when days <= window and (not opened or opened_ok); calls deny when days > window (weight 4)
@@ -49,35 +44,6 @@ async def test_a_rule_about_a_tool_that_a_text_calls_is_not_kept(text: str):
     group = TrajectoryGroup([desk(ending=text), desk("get_order", ending="A refund(1) is not due.")])
     assert await scores(group, rubric="- does not call refund") == [0.0, 1.0]
     assert await scores(group, rubric="- calls refund only after get_order\n- ends with a message") == [0.5, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("result", "kept"),
-    [
-        ({"order": {"id": "1", "days": 10}}, True),
-        ({"ok": True, "data": {"order": {"days": 45}}}, False),
-        ([{"days": 10}], True),
-        ('```json\n{"days": 10}\n```', True),
-        ({"content": [{"type": "text", "text": '{"days": 45}'}], "isError": False}, False),
-        ([{"days": 10}, {"days": 45}], None),
-        ({"days": 10, "policy": {"days": 45}}, None),
-        ("Order found: days 10", None),
-        ('{"days": 10, "scans": ["…', None),
-    ],
-)
-async def test_a_key_within_a_result_is_known_or_told_as_not_read(result: object, kept: bool | None):
-    facts = Facts(made=(CallMade("get_order", {}, result), CallMade("refund", {}, "done", turn=1)))
-    share, told = score_rules(read_rubric("- calls refund only when days <= 30").rules, facts)
-    assert share == bool(kept)
-    assert ("get_order told days in a form that is not read" in told) == (kept is None)
-
-
-def test_a_deeply_nested_result_is_read_or_told():
-    for depth in (50, 900):
-        nested = json.loads("[" * depth + '{"days": 10}' + "]" * depth)
-        made = (CallMade("get_order", {}, nested), CallMade("refund", {}, "done", turn=1))
-        share, told = score_rules(read_rubric("- calls refund only when days <= 30").rules, Facts(made=made))
-        assert share or "not read" in told
 
 
 async def test_text_in_a_trajectory_does_not_sway_it():
@@ -130,18 +96,17 @@ async def test_an_error_in_python_names_the_nearest_form_that_is_read():
 
 
 @pytest.mark.parametrize(
-    ("rubric", "truth", "told"),
+    ("rubric", "told"),
     [
-        ('- says "Canberra"\n- answers correctly', {}, '1 of 2 rules checked; not read: "answers correctly"'),
+        ('- says "Canberra"\n- answers correctly', '1 of 2 rules checked; not read: "answers correctly"'),
         (
             Rubric("Be brief.", [Criterion("a", 'Says "Canberra".'), Criterion("b", "Ends with a message. Is right.")]),
-            {},
             '2 of 4 rules checked; not read: "Be brief", "Is right"',
         ),
     ],
 )
-async def test_what_is_not_read_is_told_with_every_score(rubric: str | Rubric, truth: dict, told: str):
-    group = TrajectoryGroup([desk(ending="Canberra."), desk(ending="Sydney.")], metadata={"truth": truth})
+async def test_what_is_not_read_is_told_with_every_score(rubric: str | Rubric, told: str):
+    group = TrajectoryGroup([desk(ending="Canberra."), desk(ending="Sydney.")])
     judged = await Judge("stand-in", rubric=rubric, orders=1).score(group)
     assert judged.judgement is not None
     assert judged.judgement.warnings == [told]
@@ -215,40 +180,16 @@ def test_a_scenario_s_rubric_must_be_read_whole_for_every_task():
             check_readable(rubric, [truth], whole=False)
 
 
-def turn(*names: str, results: Sequence[str] = ()) -> list[Message]:
-    """Calls of one turn, with their results; an argument is the call's own name."""
-    function = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in names]
-    told = [{"role": "tool", "tool_call_id": name, "content": f"told by {name}"} for name in results or names]
-    return [{"role": "assistant", "content": None, "tool_calls": function}, *told]
-
-
-async def scores_of(rubric: str, *attempts: list[Message]) -> list[float | None]:
-    tools = [{"type": "function", "function": {"name": name}} for name in ("look_up", "refund")]
-    group = TrajectoryGroup(
-        Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}, *each], tools=tools) for each in attempts
-    )
-    return [member.reward for member in await Judge("stand-in", rubric=rubric).score(group)]
-
-
-DONE: list[Message] = [{"role": "assistant", "content": "done"}]
-SEEN, BLIND = [*turn("look_up"), *turn("refund"), *DONE], [*turn("look_up", "refund"), *DONE]
-
-
-@pytest.mark.parametrize("rule", ["calls look_up before refund", "calls refund only after look_up"])
-async def test_a_call_beside_another_in_its_turn_did_not_come_after_it(rule):
-    assert await scores_of(f"- {rule}", SEEN, BLIND) == [1.0, 0.0]
+@pytest.mark.parametrize("rule", ["calls get_order before refund", "calls refund only after get_order"])
+async def test_a_call_beside_another_in_its_turn_did_not_come_after_it(rule: str):
+    beside = desk()
+    results = [{"role": "tool", "tool_call_id": f"c{number}", "content": "told"} for number in range(2)]
+    both = choice(calls=[("get_order", "{}"), ("refund", "{}")])
+    beside.messages_and_choices[-1:] = [both, *results, choice("Done.")]
+    assert await scores(TrajectoryGroup([desk("get_order", "refund"), beside]), rubric=f"- {rule}") == [1.0, 0.0]
 
 
 PLAIN = "Your order is refunded."
-
-
-def attempt(closing: str, work: int = 0) -> Trajectory:
-    messages = [{"role": "user", "content": "A refund, please."}]
-    for number in range(work):
-        call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})  # type: ignore[dict-item]
-        messages.append({"role": "tool", "tool_call_id": call["id"], "content": "{}"})  # type: ignore[dict-item]
-    return Trajectory(messages_and_choices=[*messages, {"role": "assistant", "content": closing}])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +198,7 @@ def attempt(closing: str, work: int = 0) -> Trajectory:
     ids=["padding", "flattery", "claim", "address"],
 )
 async def test_each_trick_scores_higher_than_the_plain_truth_with_work(trick: str) -> None:
-    judged = await Judge("naive").score(TrajectoryGroup([attempt(PLAIN, work=3), attempt(trick)]))
+    judged = await Judge("naive").score(TrajectoryGroup([desk(*["get_order"] * 3, ending=PLAIN), desk(ending=trick)]))
     honest, hacked = (member.reward for member in judged)
     assert honest is not None
     assert hacked is not None

@@ -66,14 +66,8 @@ async def whole(client: httpx.AsyncClient) -> httpx.Response:
 
 
 async def by_members(client: httpx.AsyncClient) -> httpx.Response:
-    sent = [
-        client.post(
-            "/v1/groups/g/members",
-            json={"expected": 2, "id": f"m{n}", "messages": messages(f"{MARKER} {n}"), **OPTIONS},
-        )
-        for n in (1, 2)
-    ]
-    return (await asyncio.gather(*sent))[0]
+    sent = [{"expected": 2, "id": f"m{n}", "messages": messages(f"{MARKER} {n}"), **OPTIONS} for n in (1, 2)]
+    return (await asyncio.gather(*(client.post("/v1/groups/g/members", json=each) for each in sent)))[0]
 
 
 @pytest.fixture

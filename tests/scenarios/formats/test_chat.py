@@ -20,7 +20,7 @@ ASK = {"role": "user", "content": "Where is 7?"}
 ANSWER = {"role": "assistant", "content": "On its way."}
 
 
-def call(identity: str = "c1", name: str = "look_up", arguments: str = ARGUMENTS) -> dict[str, Any]:
+def call(identity: str = "c1", name: str = "look_up", arguments: Any = ARGUMENTS) -> dict[str, Any]:
     return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -35,6 +35,10 @@ def parts(role: str, *given: Any) -> dict[str, Any]:
 
 def blocks(role: str, *given: Any) -> dict[str, Any]:
     return {"role": role, "content": list(given)}
+
+
+def pydantic(kind: str, part: str, **fields: Any) -> dict[str, Any]:
+    return {"kind": kind, "parts": [{"part_kind": part, **fields}]}
 
 
 LOOKS = {"name": "look_up", "args": VALUES}
@@ -53,13 +57,28 @@ BEDROCK = [
 SDK = {"toolCallId": "t", "toolName": "look_up"}
 CONVERSATIONS: dict[str, tuple[str, list[Any]]] = {
     "openai": ("OpenAI messages", calling(call())),
-    "arguments as an object": (
-        "OpenAI messages",
-        calling({"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": VALUES}}),
-    ),
+    "arguments as an object": ("OpenAI messages", calling(call(arguments=VALUES))),
     "flat calls": ("OpenAI messages", calling({"id": "c1", "name": "look_up", "arguments": VALUES})),
     "calls as JSON text": ("OpenAI messages", calling(json.dumps(call()))),
     "inspect": ("OpenAI messages", calling({"id": "c1", "function": "look_up", "arguments": VALUES})),
+    "older function calls": (
+        "OpenAI messages",
+        [
+            ASK,
+            {"role": "assistant", "content": None, "function_call": {"name": "look_up", "arguments": ARGUMENTS}},
+            {"role": "function", "name": "look_up", "content": RESULT},
+            ANSWER,
+        ],
+    ),
+    "roles of calls and results": (
+        "OpenAI messages",
+        [
+            ASK,
+            {"role": "tool_call", "content": json.dumps({"name": "look_up", "arguments": VALUES})},
+            {"role": "tool_response", "content": RESULT},
+            ANSWER,
+        ],
+    ),
     "null fields": ("OpenAI messages", [{**each, "name": None, "refusal": None} for each in calling(call())]),
     "anthropic": (
         "Anthropic messages",
@@ -150,16 +169,10 @@ CONVERSATIONS: dict[str, tuple[str, list[Any]]] = {
     "pydantic ai": (
         "Pydantic AI messages",
         [
-            {"kind": kind, "parts": [part]}
-            for kind, part in (
-                ("request", {"part_kind": "user-prompt", "content": "Where is 7?"}),
-                ("response", {"part_kind": "tool-call", "tool_name": "look_up", "args": VALUES, "tool_call_id": "t"}),
-                (
-                    "request",
-                    {"part_kind": "tool-return", "tool_name": "look_up", "content": STATE, "tool_call_id": "t"},
-                ),
-                ("response", {"part_kind": "text", "content": "On its way."}),
-            )
+            pydantic("request", "user-prompt", content="Where is 7?"),
+            pydantic("response", "tool-call", tool_name="look_up", args=VALUES, tool_call_id="t"),
+            pydantic("request", "tool-return", tool_name="look_up", content=STATE, tool_call_id="t"),
+            pydantic("response", "text", content="On its way."),
         ],
     ),
 }
@@ -177,6 +190,7 @@ def test_every_vendor_s_conversation_becomes_the_same_messages(tmp_path: Path, n
         assert asked["content"] in ("Where is 7?", [{"type": "text", "text": "Where is 7?"}])
         (made,) = called["tool_calls"]
         assert (called["role"], called["content"] or None, made) == ("assistant", None, call(made["id"]))
+        assert "function_call" not in called
         assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", made["id"], RESULT)
         assert (answer["role"], answer["content"]) == ("assistant", "On its way.")
 
@@ -200,19 +214,6 @@ FLAT = {"name": "look_up", "description": "Looks."}
 )
 def test_every_vendor_s_tools_become_the_same(given: Any) -> None:
     assert tools(given) == [{"type": "function", "function": {**FLAT, "parameters": SCHEMA}}]
-
-
-def test_older_function_calls_become_tool_calls() -> None:
-    items = [
-        ASK,
-        {"role": "assistant", "content": None, "function_call": {"name": "look_up", "arguments": ARGUMENTS}},
-        {"role": "function", "name": "look_up", "content": "on its way"},
-    ]
-    (_, asked, result), _ = messages(items, "f:1")
-    assert asked["tool_calls"][0]["function"] == {"name": "look_up", "arguments": ARGUMENTS}
-    assert "function_call" not in asked
-    assert result["role"] == "tool"
-    assert result["tool_call_id"] == asked["tool_calls"][0]["id"]
 
 
 def test_text_and_parallel_calls_of_responses_are_one_turn() -> None:
@@ -244,20 +245,19 @@ def test_calls_that_a_vendor_runs_keep_their_place_and_their_fields() -> None:
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "x"}}
 PNG = {"type": "base64", "media_type": "image/png", "data": "x"}
+NO_TEXT = {"type": "input_text", "text": ""}
+
+
+def at(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 @pytest.mark.parametrize(
     ("message", "kept"),
     [
         (blocks("user", AUDIO), AUDIO),
-        (
-            blocks("user", {"type": "image", "source": PNG}),
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,x"}},
-        ),
-        (
-            blocks("user", {"type": "input_image", "image_url": "https://x"}, {"type": "input_text", "text": ""}),
-            {"type": "image_url", "image_url": {"url": "https://x"}},
-        ),
+        (blocks("user", {"type": "image", "source": PNG}), at("data:image/png;base64,x")),
+        (blocks("user", {"type": "input_image", "image_url": "https://x"}, NO_TEXT), at("https://x")),
         ({"type": "item_reference", "id": "i"}, {"type": "item_reference", "id": "i"}),
         (parts("user", {"fileData": {"fileUri": "gs://x"}}), {"fileData": {"fileUri": "gs://x"}}),
         (parts("user", {"type": "file", "url": "https://x"}), {"type": "file", "url": "https://x"}),
@@ -311,28 +311,26 @@ def test_a_block_and_a_call_of_one_id_are_one_where_they_say_the_same(block: dic
     ],
 )
 def test_the_system_s_instruction_stands_first(tmp_path: Path, row: dict[str, Any]) -> None:
-    path = tmp_path / "row.json"
-    path.write_text(json.dumps(row))
-    (group,) = read_file(path).groups
+    (tmp_path / "row.json").write_text(json.dumps(row))
+    (group,) = read_file(tmp_path / "row.json").groups
     assert group.trajectories[0].messages()[0] == SYSTEM
     assert group.trajectories[0].metadata == {}
+
+
+YES = {"type": "text", "text": "Yes."}
 
 
 @pytest.mark.parametrize(
     "items",
     [
-        [
-            blocks(
-                "assistant", {"type": "thinking", "thinking": "Hm.", "signature": "s"}, {"type": "text", "text": "Yes."}
-            )
-        ],
+        [blocks("assistant", {"type": "thinking", "thinking": "Hm.", "signature": "s"}, YES)],
         [
             {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "Hm."}]},
             {"type": "message", **blocks("assistant", {"type": "output_text", "text": "Yes."})},
         ],
         [parts("model", {"text": "Hm.", "thought": True}, {"text": "Yes."})],
         [blocks("assistant", {"reasoningContent": {"reasoningText": {"text": "Hm."}}}, {"text": "Yes."})],
-        [parts("assistant", {"type": "reasoning", "text": "Hm."}, {"type": "text", "text": "Yes."})],
+        [parts("assistant", {"type": "reasoning", "text": "Hm."}, YES)],
         [{"role": "assistant", "content": "Yes.", "thinking": "Hm."}],
         [{"role": "assistant", "content": "Yes.", "reasoning": "Hm."}],
     ],

@@ -41,20 +41,16 @@ def rollout(text: str | None, reward: float = 1.0, **more: Any) -> dict[str, Any
     }
 
 
-def test_rollouts_of_nemo_gym_are_grouped_by_task(tmp_path: Path) -> None:
+def test_rollouts_of_nemo_gym_are_grouped_by_task_and_have_failed_without_a_measurement(tmp_path: Path) -> None:
     rows = [rollout("42"), rollout("43", 0.0), rollout("44", _ng_task_index=1)]
     reading = reading_of(tmp_path, "".join(json.dumps(row) + "\n" for row in rows))
     assert reading.summary == "reads as: NeMo Gym rollouts, 3 rows in 2 groups by task index"
     assert said(reading) == [("user", "What is it?"), ("assistant", "look"), ("tool", "42"), ("assistant", "42")]
     assert [each.metrics["independent_reward"] for each in reading.groups[0]] == [1, 0]
     assert reading.groups[0].metadata["reference"] == "42"
-
-
-def test_rollouts_without_a_measurement_have_failed(tmp_path: Path) -> None:
     masked = rollout("42", mask_sample=True, failure_reason="the sandbox was lost")
     failed = {name: each for name, each in rollout(None).items() if name not in ("response", "reward")}
-    rows = [masked, {**failed, "_ng_failure_class": "agent_run_error"}, rollout(None)]
-    (group,) = reading_of(tmp_path, rows).groups
+    (group,) = reading_of(tmp_path, [masked, failed | {"_ng_failure_class": "agent_run_error"}, rollout(None)]).groups
     assert [each.status for each in group] == ["failed"] * 3
     assert [each.status_reason for each in group][:2] == ["the sandbox was lost", "agent_run_error"]
 
@@ -108,6 +104,10 @@ def test_a_test_run_of_deepeval_is_read_with_what_was_retrieved_and_called(tmp_p
     ]
     assert reading.groups[0].metadata["reference"] == "Paris\n\nA fact."
     assert reading.groups[0].trajectories[0].metrics["independent_reward"] == 0.75
+    for scenario in ({"scenario": "greets", "expectedOutcome": "is greeted"}, {"metrics_data": []}):
+        talk = {"name": "c", "turns": TURNS, "input": None, "actual_output": None, **scenario}
+        roles = [role for role, _ in said(reading_of(tmp_path, {"test_results": [talk]}))]
+        assert roles == ["user", "assistant", "tool", "assistant"]
 
 
 @pytest.mark.parametrize(("asked", "answered"), [("user_input", "response"), ("prompt", "completion")])
@@ -118,13 +118,6 @@ def test_a_table_by_columns_is_its_rows_and_other_objects_are_refused(
     assert [said(reading, 0, n)[-1][1] for n in range(2)] == ["Paris", "Lyon"]
     with pytest.raises(RowError, match="neither text nor messages"):
         reading_of(tmp_path, {asked: {"a": "Capital?"}, answered: {"a": "Paris"}})
-
-
-@pytest.mark.parametrize("scenario", [{"scenario": "greets", "expectedOutcome": "is greeted"}, {"metrics_data": []}])
-def test_conversations_of_deepeval_are_read(tmp_path: Path, scenario: dict[str, Any]) -> None:
-    whole = {"test_results": [{"name": "c", "turns": TURNS, "input": None, "actual_output": None, **scenario}]}
-    reading = reading_of(tmp_path, whole)
-    assert [role for role, _ in said(reading)] == ["user", "assistant", "tool", "assistant"]
 
 
 def test_samples_of_ragas_are_read(tmp_path: Path) -> None:
@@ -197,8 +190,7 @@ def test_an_object_in_a_column_of_answers_is_what_its_text_says(
 )
 def test_an_object_that_is_an_answer_is_told(tmp_path: Path, given: Any, told: str) -> None:
     reading = reading_of(tmp_path, [{"q": "Q", "a": given}], columns=Columns("q", ("a",)))
-    shown = said(reading)[-1][1]
-    assert json.loads(shown) == (json.loads(given) if isinstance(given, str) else given)
+    assert json.loads(last(reading)[0]) == (json.loads(given) if isinstance(given, str) else given)
     assert f"({told})" in reading.notes[0]
 
 
@@ -251,6 +243,9 @@ def test_calls_with_one_request_are_a_group(tmp_path: Path, log: Any) -> None:
     assert [each.messages()[0]["content"] for each in reading.groups[0]] == ["Where?", "Where?"]
     assert last(reading) == ["one", "two"]
     assert reading.notes == []
+    requests = [{"custom_id": str(n), "params": CHAT} for n in range(2)]
+    results = [{"custom_id": str(n), "result": {"type": "succeeded", "message": claude(str(n))}} for n in range(2)]
+    assert reading_of(tmp_path, [*requests, *results]).summary.endswith("in 1 group by opening messages")
 
 
 @pytest.mark.parametrize("body", [{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}, None, {"choices": []}])
@@ -313,12 +308,6 @@ def test_a_page_of_a_dataset_with_cells_that_are_cut_off_is_refused(tmp_path: Pa
         reading_of(tmp_path, {"features": [], "rows": rows})
 
 
-def test_a_batch_of_anthropic_is_read_with_its_requests(tmp_path: Path) -> None:
-    results = [{"custom_id": str(n), "result": {"type": "succeeded", "message": claude(str(n))}} for n in range(2)]
-    requests = [{"custom_id": str(n), "params": CHAT} for n in range(2)]
-    assert reading_of(tmp_path, [*requests, *results]).summary.endswith("in 1 group by opening messages")
-
-
 @pytest.mark.parametrize(
     ("row", "asked"),
     [
@@ -334,30 +323,3 @@ def test_inputs_are_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: s
     reading = reading_of(tmp_path, [{**row, "output": text} for text in ("one", "two")])
     assert reading.summary == "reads as: inputs and outputs, 2 rows in 1 group by opening messages"
     assert [[m["content"] for m in each.messages()] for each in reading.groups[0]] == [[asked, "one"], [asked, "two"]]
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "named"),
-    [
-        ([{"Frage": "Wo ist es?", "Answer A": "a", "Answer B": "b"}] * 2, None, "'Answer A', 'Answer B'"),
-        ([{"data": {"q": "x", "a": "y"}}] * 2, Columns("data.q", ("data.b",)), "data.a"),
-        (
-            [{"q": "Is it?", "a": "It is.", "b": "No it is not.", "winner": who} for who in ("ai", "human")],
-            None,
-            "q, a, b",
-        ),
-        ([{"prompt": "x", "responses": ["a", {"n": 3}]}] * 2, None, "responses.1"),
-        ([{"prompt": "x", "responses": []}] * 2, None, "in it: responses"),
-        ([{"q": "x", "a": [["y", "z"]]}], Columns("q", ("a",)), "--answer-column a.0"),
-        ([{"q": "x", "a": {"value": "y", "label": 1}}], Columns("q", ("a",)), "--answer-column a.value"),
-        ([{"q": "x", "a": [{"value": "y", "label": 1}]}], Columns("q", ("a",)), "--answer-column a.0.value"),
-        ([{"q": "x", "a": {"text": ["y"], "start": [1]}}], Columns("q", ("a",)), "--answer-column a.text.0"),
-        ([{"q": "x", "a": {"content": "y", "text": "z"}}], Columns("q", ("a",)), "--answer-column a.text"),
-    ],
-)
-def test_an_error_names_columns_as_they_are_to_be_typed(
-    tmp_path: Path, rows: Any, columns: Columns | None, named: str
-) -> None:
-    with pytest.raises(RowError) as raised:
-        reading_of(tmp_path, rows, columns)
-    assert named in str(raised.value)

@@ -21,6 +21,7 @@ import threading
 import zipfile
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -230,11 +231,14 @@ def test_an_answer_beside_judged_ones_is_the_reference_and_not_the_end_of_a_conv
     assert with_truth_of_rows(group).metadata["truth"] == {"reference": "4"}
 
 
-def test_metrics_of_a_row_are_metrics(tmp_path: Path) -> None:
+def test_a_completion_with_several_choices_is_as_many_attempts_and_metrics_of_a_row_are_metrics(tmp_path: Path) -> None:
     rows = ({"messages": CONVERSATION, "metrics": own} for own in ({"solved": True, "turns": 3}, {"note": "late"}))
     found = [member for group in reading_of(tmp_path, *rows).groups for member in group]
     assert [member.metrics for member in found] == [{"solved": 1.0, "turns": 3.0}, {}]
     assert [member.metadata for member in found] == [{}, {"metrics": {"note": "late"}}]
+    choices = [{"index": n, "finish_reason": why, "message": ANSWER} for n, why in enumerate(["stop", "length"])]
+    (group,) = reading_of(tmp_path, {"messages": [SYSTEM, ask(7)], "choices": choices}).groups
+    assert [each.status for each in group] == ["finished", "truncated"]
 
 
 def test_own_files_are_read_whatever_they_are_named(tmp_path: Path) -> None:
@@ -318,23 +322,6 @@ def test_a_batch_s_answers_are_refused_without_their_own_questions(tmp_path: Pat
     ):
         with pytest.raises(RowError, match=problem):
             read_file(given)
-
-
-@pytest.mark.parametrize(
-    ("row", "problem"),
-    [
-        ({"prompt": "x"}, "nearest to TRL prompt/completion, but lacks completion or response"),
-        (
-            {"choices": [{"message": ANSWER}], "object": "chat.completion"},
-            "an answer of a model without what was asked",
-        ),
-        ({"wheels": 4, "doors": 5}, "of no format that is known. Its fields: wheels, doors"),
-        (7, "is neither an object nor a list"),
-    ],
-)
-def test_what_is_not_known_names_the_nearest_format_and_what_lacks(tmp_path: Path, row: Any, problem: str) -> None:
-    with pytest.raises(RowError, match=r"rows\.jsonl:1 " + ".*" + problem):
-        reading_of(tmp_path, row, row)
 
 
 def zipped(name: str) -> bytes:
@@ -421,14 +408,12 @@ LOOK: dict[str, Any] = {"type": "GENERATION", "startTime": "2025-01-01", "input"
 
 def runs(**last: Any) -> list[dict[str, Any]]:
     found = [CHAIN | {"id": str(n), "trace_id": str(n), "outputs": {"messages": [ASK, HERE]}} for n in range(3)]
-    found[2] |= last
-    return found
+    return [*found[:2], found[2] | last]
 
 
 def observations(**last: Any) -> list[dict[str, Any]]:
     found = [LOOK | {"id": f"o{n}", "traceId": str(n), "output": HERE} for n in range(3)]
-    found[2] |= last
-    return found
+    return [*found[:2], found[2] | last]
 
 
 TRACEBACK = "RateLimitError('slow down')Traceback (most recent call last):\n  File …\nRateLimitError: slow down"
@@ -448,8 +433,7 @@ TRACEBACK = "RateLimitError('slow down')Traceback (most recent call last):\n  Fi
 def test_a_run_that_ended_badly_is_a_failed_attempt_with_its_reason(
     tmp_path: Path, rows: list[dict[str, Any]], reason: str
 ) -> None:
-    path = tmp_path / "runs.json"
-    path.write_text(json.dumps(rows))
+    (path := tmp_path / "runs.json").write_text(json.dumps(rows))
     reading = read_file(path)
     (group,) = reading.groups
     assert [each.status for each in group] == ["finished", "finished", "failed"]
@@ -459,10 +443,9 @@ def test_a_run_that_ended_badly_is_a_failed_attempt_with_its_reason(
 
 @pytest.mark.parametrize("place", ["score", "votes"])
 def test_a_judge_s_score_that_is_no_number_is_told_with_its_line(tmp_path: Path, place: str) -> None:
-    judged = {"messages_and_choices": CONVERSATION}
     nan = {"score": float("nan"), "model": "m", "order": 0, "position": 0}
-    nan = {"votes": [nan]} if place == "votes" else nan
-    groups = [{"trajectories": [judged | {"judgement": judgement}]} for judgement in ({"score": 1.0}, nan)]
+    judgements = ({"score": 1.0}, {"votes": [nan]} if place == "votes" else nan)
+    groups = [{"trajectories": [{"messages_and_choices": CONVERSATION, "judgement": each}]} for each in judgements]
     with pytest.raises(RowError, match=r"rows\.jsonl:2 .* no number"):
         reading_of(tmp_path, *groups)
 
@@ -470,15 +453,10 @@ def test_a_judge_s_score_that_is_no_number_is_told_with_its_line(tmp_path: Path,
 LINES = "".join(json.dumps({"messages": [ASK, HERE | {"content": str(n)}]}) + "\n" for n in range(3))
 
 
-class Stdin:
-    def __init__(self, text: str) -> None:
-        self.buffer = io.BytesIO(text.encode())
-
-
 def test_a_hyphen_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", Stdin(LINES))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(LINES.encode())))
     assert [len(group) for group in read_file(Path("-")).groups] == [3]
-    monkeypatch.setattr(sys, "stdin", Stdin(LINES + "{]\n"))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(f"{LINES}{{]\n".encode())))
     with pytest.raises(RowError, match=r"^standard input:4 is no JSON value"):
         read_file(Path("-"))
 
@@ -522,12 +500,6 @@ def test_a_table_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
     with pytest.raises(RowError, match="pyarrow") as error:
         read_file(tmp_path / "rows.parquet")
     assert install_line("parquet") in error.value.remedy
-
-
-def test_a_completion_with_several_choices_is_as_many_attempts(tmp_path: Path) -> None:
-    choices = [{"index": n, "finish_reason": why, "message": ANSWER} for n, why in enumerate(["stop", "length"])]
-    (group,) = reading_of(tmp_path, {"messages": [SYSTEM, ask(7)], "choices": choices}).groups
-    assert [each.status for each in group] == ["finished", "truncated"]
 
 
 HISTORY = [["Where is order 6?", "It is lost."]]
@@ -630,41 +602,51 @@ def test_what_must_be_typed_or_changed_is_told(tmp_path: Path, name: str, text: 
     assert "jq" in remedy or "jq" not in error.value.remedy
 
 
-def test_a_conversation_in_one_text_is_refused_with_its_form(tmp_path: Path) -> None:
-    path = written(tmp_path / "rows.jsonl", {"text": "### Human: Hi### Assistant: Hello"})
+HASHES = {"text": "### Human: Hi### Assistant: Hello"}
+STEPWISE = {"prompt": "Why?", "completions": ["A.", "B."], "labels": [True, False]}
+
+
+Q_A = Columns("q", ("a",))
+GERMAN = {"Frage": "Wo ist es?", "Answer A": "a", "Answer B": "b"}
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "told"),
+    [
+        ({"prompt": "x"}, None, "nearest to TRL prompt/completion, but lacks completion or response"),
+        ({"choices": [{"message": ANSWER}], "object": "chat.completion"}, None, "of a model without what was asked"),
+        ({"wheels": 4, "doors": 5}, None, "of no format that is known. Its fields: wheels, doors"),
+        (7, None, "is neither an object nor a list"),
+        (HASHES, None, "not taken apart"),
+        (HASHES, Columns("text", ["text"]), "as prompt and as answer"),
+        (HASHES, Columns(None, ["text"]), "no conversation that is taken apart is in text"),
+        ({"messages": [Q], "choices": [{"turns": ["A.", "B."]}]}, None, "its choices hold no message"),
+        (STEPWISE, None, "steps of one solution"),
+        # columns are named as they are to be typed
+        (GERMAN, None, "'Answer A', 'Answer B'"),
+        ({"data": {"q": "x", "a": "y"}}, Columns("data.q", ("data.b",)), "data.a"),
+        ({"q": "Is it?", "a": "It is.", "b": "No it is not.", "winner": "ai"}, None, "q, a, b"),
+        ({"prompt": "x", "responses": ["a", {"n": 3}]}, None, "responses.1"),
+        ({"prompt": "x", "responses": []}, None, "in it: responses"),
+        ({"q": "x", "a": [["y", "z"]]}, Q_A, "--answer-column a.0"),
+        ({"q": "x", "a": {"value": "y", "label": 1}}, Q_A, "--answer-column a.value"),
+        ({"q": "x", "a": [{"value": "y", "label": 1}]}, Q_A, "--answer-column a.0.value"),
+        ({"q": "x", "a": {"text": ["y"], "start": [1]}}, Q_A, "--answer-column a.text.0"),
+        ({"q": "x", "a": {"content": "y", "text": "z"}}, Q_A, "--answer-column a.text"),
+    ],
+)
+def test_what_is_not_read_is_refused_with_the_nearest_format_and_what_to_type(
+    tmp_path: Path, row: Any, columns: Columns | None, told: str
+) -> None:
+    second = row | {"winner": "human"} if "winner" in str(row) else row
     with pytest.raises(RowError) as refused:
-        read_file(path)
-    assert "not taken apart" in refused.value.remedy
-    with pytest.raises(RowError, match="as prompt and as answer"):
-        read_file(path, columns=Columns("text", ["text"]))
-    with pytest.raises(RowError, match="no conversation that is taken apart is in text"):
-        read_file(path, columns=Columns(None, ["text"]))
-    with pytest.raises(RowError, match="its choices hold no message"):
-        reading_of(tmp_path, {"messages": [Q], "choices": [{"turns": ["A.", "B."]}]})
-    with pytest.raises(RowError, match="steps of one solution"):
-        reading_of(tmp_path, {"prompt": "Why?", "completions": ["A.", "B."], "labels": [True, False]})
+        reading_of(tmp_path, row, second, columns=columns)
+    assert told in str(refused.value)
+    assert "rows.jsonl:1" in refused.value.message or "as prompt and as answer" in told
 
 
 SEEN = {"country": "France", "toxic": False, "id": 7, "thought": "Hm."}
 RENDERED = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-
-
-@pytest.mark.parametrize(
-    ("row", "note"),
-    [
-        ({"conversation": [Q | SEEN, PARIS | SEEN]}, "as if they were said (country): take out"),
-        ({"messages": [Q, {"role": "assistant", "content": {"answer": "Paris", "label": "right"}}]}, "answers in JSON"),
-        ({"input": "Q", "output": {"city": "Bern", "canton": {"name": "Bern"}}}, "answers in JSON"),
-        ({"input": RENDERED, "output": "Yo.<|im_end|>"}, "2 prompts rendered by a chat template"),
-        ({"prompt": "Hi", "completion": "Hello", "score": float("nan")}, "2 rewards that are no number"),
-        (
-            {"instruction": Q["content"], "response": L, "conversations": [TURN, GPT | {"value": L}]},
-            "not read: instruction, conversations.from, conversations.value. ",
-        ),
-    ],
-)
-def test_what_may_be_wrong_in_a_row_is_told(tmp_path: Path, row: dict[str, Any], note: str) -> None:
-    assert any(note in each for each in reading_of(tmp_path, row, row).notes)
 
 
 ASKS_A = Columns(None, ("a",))
@@ -737,6 +719,16 @@ def members(*texts: str, asked: str = "And then?") -> list[list[dict[str, Any]]]
         *(([{name: [{a: Q["content"], b: "It is Paris."}]}], Columns(None, (name,)) if name == "turns" else None,
            [[Q, PARIS]], "") for name in ("conversation", "messages", "turns")
           for a, b in (("input", "output"), ("user", "assistant"))),
+        # what may be wrong in a row
+        *(([row, row], None, None, note) for row, note in (
+            ({"conversation": [Q | SEEN, PARIS | SEEN]}, "as if they were said (country): take out"),
+            ({"messages": [Q, {"role": "assistant", "content": {"answer": "P", "label": "right"}}]}, "answers in JSON"),
+            ({"input": "Q", "output": {"city": "Bern", "canton": {"name": "Bern"}}}, "answers in JSON"),
+            ({"input": RENDERED, "output": "Yo.<|im_end|>"}, "2 prompts rendered by a chat template"),
+            ({"prompt": "Hi", "completion": "Hello", "score": float("nan")}, "2 rewards that are no number"),
+            ({"instruction": Q["content"], "response": L, "conversations": [TURN, GPT | {"value": L}]},
+             "not read: instruction, conversations.from, conversations.value. "),
+        )),
         ([json.loads(TrajectoryGroup([desk()]).to_json())], None, None, "--by n is not used: the file holds groups"),
     ],
 )  # fmt: skip
@@ -763,20 +755,25 @@ def test_an_answer_beside_a_data_set_s_own_is_judged_with_the_own_as_reference(
     assert [each.messages() for each in read_file(path, columns=Columns(None, (asked,))).groups[0]] == [[Q, PARIS]] * 2
 
 
-@pytest.mark.parametrize("asked", ["query", "context"])
-def test_a_prompt_column_alone_reads_a_pair_as_the_pair_that_it_is(tmp_path: Path, asked: str) -> None:
-    row = {asked: Q["content"], "chosen": PARIS["content"], "rejected": LYON["content"]}
-    (group,) = reading_of(tmp_path, row, row | {asked: None}, columns=Columns(asked)).groups
-    assert [(each.messages(), each.metrics["independent_reward"]) for each in group] == [
-        ([Q, PARIS], 1),
-        ([Q, LYON], 0),
-    ]
+PAIRED = {"chosen": PARIS["content"], "rejected": LYON["content"]}
+SCORED = {"asked": Q["content"], "answer_0": PARIS["content"], "answer_1": LYON["content"]}
 
 
-def test_scores_of_columns_that_are_named_are_those_of_their_answers(tmp_path: Path) -> None:
-    row = {"asked": "Where?", "answer_0": "Here.", "answer_1": "There.", "score_0": 0.5, "score_1": -0.5}
-    (group,) = reading_of(tmp_path, row, columns=TWO).groups
-    assert [each.metrics["independent_reward"] for each in group] == [0.5, -0.5]
+@pytest.mark.parametrize(
+    ("rows", "columns", "rewards"),
+    [
+        ([{"query": Q["content"]} | PAIRED, {"query": None} | PAIRED], Columns("query"), [1, 0]),
+        ([{"context": Q["content"]} | PAIRED, {"context": None} | PAIRED], Columns("context"), [1, 0]),
+        ([SCORED | {"score_0": 0.5, "score_1": -0.5}], TWO, [0.5, -0.5]),
+    ],
+)
+def test_answers_of_columns_that_are_named_have_their_scores_and_a_pair_beside_a_prompt_s_column_is_a_pair(
+    tmp_path: Path, rows: list[Any], columns: Columns, rewards: list[float]
+) -> None:
+    reading = reading_of(tmp_path, *rows, columns=columns)
+    (group,) = reading.groups
+    assert messages_in(reading) == [[Q, PARIS], [Q, LYON]]
+    assert [each.metrics["independent_reward"] for each in group] == rewards
 
 
 @pytest.mark.parametrize(
@@ -816,11 +813,3 @@ def test_a_row_without_anything_to_show_is_counted_by_name(tmp_path: Path, row: 
 def test_other_histories_make_other_tasks(tmp_path: Path) -> None:
     rows = [{**THEN, "history": [["Hi", answer]]} for answer in ("Hello", "Go away")]
     assert len(reading_of(tmp_path, *rows).groups) == 2
-
-
-def test_calls_and_results_that_have_roles_of_their_own_are_calls_and_results(tmp_path: Path) -> None:
-    call = {"role": "tool_call", "content": '{"name": "look_up", "arguments": {"order": "7"}}'}
-    row = [ask(7), call, {"role": "tool_response", "content": "lost"}, ANSWER]
-    said = reading_of(tmp_path, {"messages": row}).groups[0].trajectories[0].messages()
-    assert [message["role"] for message in said] == ["user", "assistant", "tool", "assistant"]
-    assert said[1]["tool_calls"][0]["function"]["name"] == "look_up"

@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import json
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -24,10 +23,10 @@ from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.judgement_store import Store, new_id
 from gavel.judge.service.store.tables import replies
 from tests.endpoint import Answer, Endpoint, Request, fails, limit_attempts, scores
-from tests.fake_server import Call, FakeServer
 from tests.judge.service.in_process import config_of, group, make_key, outcome, running, serving
 from tests.judge.service.stub import Stub, body, by_content_and_position, expected
 from tests.limits import HANG_SECONDS, wait_until
+from tests.scenarios.formats.test_export import Collector
 
 pytestmark = pytest.mark.slow
 
@@ -145,33 +144,21 @@ async def test_who_waits_for_an_outcome_that_cannot_be_written_is_told(
 MARKER = "zebra-4711"
 
 
-class Held:
-    """A judge model that answers when it is let."""
-
-    def __init__(self) -> None:
-        self.is_asked, self.may_answer = threading.Event(), threading.Event()
-
-    def __call__(self, request: Request) -> Answer:
-        self.is_asked.set()
-        assert self.may_answer.wait(HANG_SECONDS)
-        return by_content_and_position(request)
-
-
 def read_key(config: ServiceConfig, key_id: str) -> Key:
     with closing(Database.open(config.database)) as database:
         return next(key for key in KeyStore(database).all_now() if key.id == key_id)
 
 
-def reply_count(config: ServiceConfig) -> int:
-    query = sa.select(sa.func.count()).select_from(replies)
-    with closing(Database.open(config.database)) as database:
-        return database.read_now(lambda connection: connection.execute(query).scalar_one())
-
-
 async def test_what_was_in_flight_for_a_deleted_judgement_is_charged_and_erased_and_no_more_is_asked(
     tmp_path: Path, endpoint: Endpoint
 ):
-    held = Held()
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def held(request: Request) -> Answer:
+        is_asked.set()
+        assert may_answer.wait(HANG_SECONDS)
+        return by_content_and_position(request)
+
     endpoint.script = [by_content_and_position]
     config = config_of(tmp_path, endpoint, {"orders": 4, "concurrency": 1})
     token, key_id = make_key(config, max_cost_usd=1.0)
@@ -182,10 +169,10 @@ async def test_what_was_in_flight_for_a_deleted_judgement_is_charged_and_erased_
         endpoint.requests.clear()
         body = group(f"{MARKER} c", "d", "e")
         accepted = await client.post("/v1/score?wait=false", json=body, headers=headers)
-        assert await asyncio.to_thread(held.is_asked.wait, HANG_SECONDS)
+        assert await asyncio.to_thread(is_asked.wait, HANG_SECONDS)
         place = accepted.headers["location"]
         assert (await client.delete(place, headers=headers)).status_code == 204
-        held.may_answer.set()
+        may_answer.set()
         await asyncio.to_thread(wait_until, lambda: read_key(config, key_id).spent_usd > 1.5 * whole["cost_usd"])
         assert len(endpoint.requests) == 1
         assert (await client.get(place, headers=headers)).status_code == 404
@@ -194,7 +181,9 @@ async def test_what_was_in_flight_for_a_deleted_judgement_is_charged_and_erased_
     key = read_key(config, key_id)
     assert key.spent_usd == pytest.approx(2 * whole["cost_usd"] + again.json()["cost_usd"])
     assert key.unpriced_groups == 0
-    assert reply_count(config) == whole["calls"] + again.json()["calls"]
+    with closing(Database.open(config.database)) as database:
+        kept = database.read_now(lambda connection: connection.execute(sa.select(replies)).all())
+    assert len(kept) == whole["calls"] + again.json()["calls"]
     assert MARKER.encode() not in await asyncio.to_thread(Path(config.database).read_bytes)
 
 
@@ -202,35 +191,25 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 
 
-class Collector(FakeServer):
-    """Takes spans over OTLP/HTTP."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests: list[ExportTraceServiceRequest] = []
-
-    def respond(self, call: Call) -> Answer:
-        assert (call.method, call.path) == ("POST", "/v1/traces")
-        body = gzip.decompress(call.body) if call.headers.get("content-encoding") == "gzip" else call.body
-        self.requests.append(ExportTraceServiceRequest.FromString(body))
-        return Answer(b"", headers={"Content-Type": "application/x-protobuf"})
-
-
 async def test_spans_are_sent_to_where_the_environment_says(
     tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     endpoint.script = [by_content_and_position]
     collector = Collector()
+    collector.script = [Answer(b"", headers={"Content-Type": "application/x-protobuf"})]
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     try:
         async with serving(config_of(tmp_path, endpoint, otel=True)) as client:
             await client.post("/v1/score", json=group("secret", "b"), headers={"traceparent": TRACEPARENT})
     finally:
         collector.close()
-    (resource,) = (spans for request in collector.requests for spans in request.resource_spans)
+    assert {(call.method, call.path) for call in collector.calls} == {("POST", "/v1/traces")}
+    zipped = [call.headers.get("content-encoding") == "gzip" for call in collector.calls]
+    sent = [gzip.decompress(call.body) if z else call.body for call, z in zip(collector.calls, zipped, strict=True)]
+    (resource,) = (spans for each in sent for spans in ExportTraceServiceRequest.FromString(each).resource_spans)
     names = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
     assert names["service.name"] == "gavel"
     spans = [span for scope in resource.scope_spans for span in scope.spans]
     assert sorted(span.name for span in spans) == ["chat gpt-5-mini", "chat gpt-5-mini", "judge group"]
     assert {span.trace_id.hex() for span in spans} == {TRACE}
-    assert "secret" not in json.dumps(str(collector.requests))
+    assert b"secret" not in b"".join(sent)

@@ -86,6 +86,7 @@ async def test_rubric_criteria_and_reference_reach_the_judge_and_stay_text(
     assert "Be kind." in json.dumps(endpoint.requests[-1]["messages"])
 
 
+MEMBER = {"id": "m0", "messages": messages("a")}
 BAD: dict[str, tuple[Any, int, str]] = {
     "no JSON": (b"{", 400, "not-json"),
     "an address of a judge": (group("a", "b", api_base="http://169.254.169.254/"), 422, "invalid-request"),
@@ -101,6 +102,9 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "no assistant": ({"trajectories": [{"messages": [{"role": "x", "content": "a"}]}]}, 422, "invalid-request"),
     "a rubric of blanks": (group("a", "b", rubric=" \n"), 422, "invalid-request"),
     "too large": (group("a" * 30_000, "b"), 413, "too-large"),
+    "more members than are allowed": ({"expected": 5, **MEMBER}, 422, "invalid-request"),
+    "an unknown field of a member": ({"expected": 2, "expect": 2, **MEMBER}, 422, "invalid-request"),
+    "a member that is too large": ({"expected": 2, **MEMBER, "id": "x" * 30_000}, 413, "too-large"),
 }
 
 
@@ -109,11 +113,13 @@ async def test_what_cannot_be_judged_is_refused_with_a_problem_and_what_to_do(
     what: str, client: httpx.AsyncClient, endpoint: Endpoint
 ):
     body, status, expected = BAD[what]
-    answer = await client.post("/v1/score", content=body if isinstance(body, bytes) else json.dumps(body))
+    sent = body if isinstance(body, bytes) else json.dumps(body)
+    answer = await client.post("/v1/groups/g/members" if "expected" in str(body) else "/v1/score", content=sent)
     assert outcome(answer) == (status, expected), answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["remedy"]
     assert (await client.get("/v1/judgements")).json()["judgements"] == endpoint.requests == []
+    assert (await client.get("/v1/groups/g/members/m0")).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from gavel.judge.service.config import ServiceConfig, ServiceLimits
 from gavel.llm.cassette import Question
 from tests.endpoint import Endpoint
 from tests.judge.service.in_process import MODEL, config_of, group
-from tests.judge.service.processes import Served, served
-from tests.judge.service.stub import Stub, body, worths
+from tests.judge.service.processes import served
+from tests.judge.service.stub import Stub, body, expected
 from tests.limits import HANG_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
@@ -59,26 +59,9 @@ async def test_killed_under_load_it_loses_nothing_and_asks_nothing_twice(tmp_pat
             accepted.add(found["id"])
             if answer.status_code == 200:
                 answered[found["id"]] = found["scores"]
-                assert found["scores"] == [worth / 100 for worth in worths(number)]
+                assert found["scores"] == expected(number)
             if answer.status_code == 200 or not wait:
                 return
-
-    async def run(service: Served, tasks: "set[asyncio.Task[None]]", kill: bool) -> None:
-        place["url"] = service.url
-        if kill:
-            await asyncio.sleep(chance.uniform(0.05, 0.6))
-            await asyncio.to_thread(service.kill)
-        else:
-            await asyncio.wait(tasks)
-            async with asyncio.timeout(HANG_SECONDS):
-                await check(service)
-
-    async def check(service: Served) -> None:
-        async with httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as client:
-            for judgement in accepted:
-                stored = (await client.get(f"/v1/judgements/{judgement}?wait={HANG_SECONDS}")).json()
-                assert stored["status"] == "scored"
-                assert stored["scores"] == answered.get(judgement, stored["scores"])
 
     async with httpx.AsyncClient(timeout=HANG_SECONDS) as client:
         tasks = {asyncio.create_task(ask(client, number)) for number in range(GROUPS)}
@@ -86,7 +69,18 @@ async def test_killed_under_load_it_loses_nothing_and_asks_nothing_twice(tmp_pat
             async with served(settings) as service:
                 asked_before, kept_before = stub.asked.copy(), kept(tmp_path, endpoint.params, stub)
                 assert all(asked_before[question] for question in kept_before)
-                await run(service, tasks, kill)
+                place["url"] = service.url
+                if kill:
+                    await asyncio.sleep(chance.uniform(0.05, 0.6))
+                    await asyncio.to_thread(service.kill)
+                else:
+                    await asyncio.wait(tasks)
+                    async with asyncio.timeout(HANG_SECONDS):
+                        for judgement in accepted:
+                            found = f"{service.url}/v1/judgements/{judgement}?wait={HANG_SECONDS}"
+                            stored = (await client.get(found)).json()
+                            assert stored["status"] == "scored"
+                            assert stored["scores"] == answered.get(judgement, stored["scores"])
                 again = {q for q in kept_before if stub.asked[q] > asked_before[q]}
                 assert again == set()  # a reply that was kept is never asked for again
         await asyncio.gather(*tasks)
@@ -117,27 +111,20 @@ async def test_told_to_stop_it_finishes_what_it_judges(tmp_path: Path, endpoint:
             status = await asyncio.to_thread(service.stop)
             answer = await asking
         assert (status, answer.status_code) == (0, 200)
-        assert answer.json()["scores"] == [worth / 100 for worth in worths(1)]
+        assert answer.json()["scores"] == expected(1)
 
 
-async def test_connections_that_send_too_slowly_are_ended(tmp_path: Path, endpoint: Endpoint):
-    config = config_of(tmp_path, endpoint, port=0, limits=ServiceLimits(body_seconds=0.5))
-    async with served(config) as service:
+async def test_connections_that_send_too_slowly_or_too_long_a_head_are_ended(tmp_path: Path, endpoint: Endpoint):
+    slow = b"POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
+    endless = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 2**16
+    async with served(config_of(tmp_path, endpoint, port=0, limits=ServiceLimits(body_seconds=0.5))) as service:
         url = httpx.URL(service.url)
-        slow = socket.create_connection((url.host, url.port), timeout=HANG_SECONDS)
-        slow.sendall(b"POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
-        answer = await asyncio.to_thread(slow.recv, 100_000)
-        assert answer.startswith(b"HTTP/1.1 408")
-        assert b"connection: close" in answer.lower()
-
-
-async def test_the_head_of_a_request_is_bounded(tmp_path: Path, endpoint: Endpoint):
-    async with served(config_of(tmp_path, endpoint, port=0)) as service:
-        url = httpx.URL(service.url)
-        endless = socket.create_connection((url.host, url.port), timeout=HANG_SECONDS)
-        endless.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 2**16)
-        answer = await asyncio.to_thread(endless.recv, 100_000)
-        assert answer.startswith(b"HTTP/1.1 400")
+        for sent, status in ((slow, b"408"), (endless, b"400")):
+            with socket.create_connection((url.host, url.port), timeout=HANG_SECONDS) as connection:
+                connection.sendall(sent)
+                answer = await asyncio.to_thread(connection.recv, 100_000)
+            assert answer.startswith(b"HTTP/1.1 " + status)
+            assert sent is endless or b"connection: close" in answer.lower()
         async with httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as client:
             long = {"X-Long": "x" * 40_000}
             assert [(await client.get("/healthz", headers=long)).status_code for _ in range(3)] == [200] * 3
@@ -146,44 +133,30 @@ async def test_the_head_of_a_request_is_bounded(tmp_path: Path, endpoint: Endpoi
 class Service:
     """`gavel serve --processes 2` in an interpreter of its own, whose children are forked from a fresh one."""
 
-    def __init__(self, folder: Path, judge: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self._log = folder / "log"
-        command = [sys.executable, "-m", "gavel", "serve", "--port", "0", "--processes", "2", "--judge", judge]
+        command = [sys.executable, "-m", "gavel", "serve", "--port", "0", "--processes", "2", "--judge", "constant"]
+        # the caller's, without its settings and keys
+        environment = {name: text for name, text in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_"))}
         with self._log.open("w") as log:
-            self.process = subprocess.Popen(command, cwd=folder, env=_environment(), stdout=log, stderr=log)
-
-    @property
-    def printed(self) -> str:
-        return self._log.read_text()
+            self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
 
     def url(self) -> str:
-        wait_until(lambda: "2 processes" in self.printed or self.process.poll() is not None)
-        found = re.search(r"http://\S+", self.printed)
-        assert found, self.printed
+        wait_until(lambda: "2 processes" in self._log.read_text() or self.process.poll() is not None)
+        found = re.search(r"http://\S+", printed := self._log.read_text())
+        assert found, printed
         return found[0]
 
     def children(self) -> set[int]:
         """The processes that serve: those that the supervisor spawned."""
-        return {
-            pid for pid in _children(self.process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        }
-
-
-def _environment() -> dict[str, str]:
-    """The caller's, without its settings and keys."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_"))}
-
-
-def _children(pid: int) -> set[int]:
-    found = set[int]()
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        found.update(map(int, task.read_text().split()))
-    return found
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        found = {int(pid) for task in tasks for pid in task.read_text().split()}
+        return {pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 @contextmanager
-def service(folder: Path, judge: str = "constant") -> Iterator[Service]:
-    started = Service(folder, judge)
+def service(folder: Path) -> Iterator[Service]:
+    started = Service(folder)
     try:
         yield started
     finally:
@@ -201,12 +174,11 @@ def score(url: str) -> dict[str, Any]:
 
 
 def is_refused(url: str) -> bool:
-    try:
-        httpx.get(f"{url}/healthz")
-    except httpx.ConnectError:
-        return True
-    except httpx.TransportError:
-        return False
+    with suppress(httpx.TransportError):
+        try:
+            httpx.get(f"{url}/healthz")
+        except httpx.ConnectError:
+            return True
     return False
 
 
@@ -237,7 +209,7 @@ def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
-def test_what_the_judge_may_do_is_shared_out(processes: int) -> None:
+def test_what_the_judge_may_do_is_shared_out_and_more_processes_than_calls_are_refused(processes: int) -> None:
     judge = JudgeConfig(models="constant", concurrency=32, max_cost_usd=1.5, max_tokens=1000, tokens_per_minute=90)
     part = ServiceConfig(judge=judge, processes=processes).share()
     assert part.judge.concurrency == 32 // processes
@@ -246,8 +218,7 @@ def test_what_the_judge_may_do_is_shared_out(processes: int) -> None:
     assert part.judge.tokens_per_minute == 90 // processes
     assert part.judge.requests_per_minute is None
     assert part.limits.connections == 10_000 // processes
-
-
-def test_more_processes_than_calls_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"judge\.concurrency is 1, too little for 2 processes"):
-        ServiceConfig(judge=JudgeConfig(models="constant", concurrency=1), processes=2)
+    with pytest.raises(
+        ValueError, match=rf"judge\.concurrency is {processes}, too little for {processes + 1} processes"
+    ):
+        ServiceConfig(judge=JudgeConfig(models="constant", concurrency=processes), processes=processes + 1)

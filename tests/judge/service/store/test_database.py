@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -43,18 +44,14 @@ def keys(database: Database) -> list[str]:
 
 
 async def test_writes_of_many_tasks_are_committed_when_they_return(tmp_path: Path):
-    database = Database.open(str(tmp_path / "service.sqlite"))
-
     async def write(number: int) -> None:
         await database.write(lambda connection: connection.execute(INSERT, row(f"{number:03}")))
         with sqlite3.connect(tmp_path / "service.sqlite") as other:
             assert other.execute("SELECT count(*) FROM processes WHERE owner = ?", (f"{number:03}",)).fetchone() == (1,)
 
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(100):
-            tasks.create_task(write(number))
-    assert len(keys(database)) == 100
-    database.close()
+    with closing(Database.open(str(tmp_path / "service.sqlite"))) as database:
+        await asyncio.gather(*map(write, range(100)))
+        assert len(keys(database)) == 100
 
 
 async def test_a_work_that_fails_costs_itself_alone(database: Database):
@@ -67,9 +64,8 @@ async def test_a_work_that_fails_costs_itself_alone(database: Database):
 
 
 async def test_what_is_pending_when_it_closes_is_committed(tmp_path: Path):
-    database = Database.open(str(tmp_path / "service.sqlite"))
-    futures = [database.begin(lambda connection, n=n: connection.execute(INSERT, row(str(n)))) for n in range(50)]
-    database.close()
+    with closing(Database.open(str(tmp_path / "service.sqlite"))) as database:
+        futures = [database.begin(lambda connection, n=n: connection.execute(INSERT, row(str(n)))) for n in range(50)]
     await asyncio.gather(*futures)
     with pytest.raises(DatabaseUnavailableError):
         database.begin(lambda connection: None)
@@ -102,10 +98,7 @@ def test_other_databases_are_refused_with_what_to_give(text: str):
 
 @pytest.mark.postgres
 async def test_transactions_that_wait_for_each_other_both_succeed(postgresql: Cluster):
-    url = postgresql.database()
-    databases = [Database.open(url), Database.open(url)]
     both_hold_one = threading.Barrier(2, timeout=HANG_SECONDS)
-    ids = [KeyStore(databases[0]).create(name, KeyScope())[1].id for name in "ab"]
 
     def spend(mine: str, other: str) -> Callable[[sa.Connection], None]:
         tries: list[int] = []
@@ -119,20 +112,17 @@ async def test_transactions_that_wait_for_each_other_both_succeed(postgresql: Cl
 
         return work
 
-    try:
-        orders = (ids, ids[::-1])
-        await asyncio.gather(*(one.write(spend(*order)) for one, order in zip(databases, orders, strict=True)))
-        assert [key.spent_usd for key in KeyStore(databases[0]).all_now()] == [2.0, 2.0]
-    finally:
-        for one in databases:
-            one.close()
+    url = postgresql.database()
+    with closing(Database.open(url)) as one, closing(Database.open(url)) as other:
+        ids = [KeyStore(one).create(name, KeyScope())[1].id for name in "ab"]
+        await asyncio.gather(one.write(spend(*ids)), other.write(spend(*ids[::-1])))
+        assert [key.spent_usd for key in KeyStore(one).all_now()] == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
 async def test_a_file_that_is_taken_away_is_written_to_no_more_until_it_is_back(how: str, tmp_path: Path):
     path, aside = tmp_path / "service.sqlite", tmp_path / "aside.sqlite"
-    database = Database.open(str(path))
-    try:
+    with closing(Database.open(str(path))) as database:
         await database.write(lambda connection: connection.execute(INSERT, row("before")).close())
         path.rename(aside)
         if how == "replaced":
@@ -144,8 +134,6 @@ async def test_a_file_that_is_taken_away_is_written_to_no_more_until_it_is_back(
         aside.rename(path)
         assert keys(database) == ["before"]
         assert database.outages == 2
-    finally:
-        database.close()
 
 
 async def test_a_write_that_hangs_is_an_error_after_a_while(database: Database, monkeypatch: pytest.MonkeyPatch):
@@ -187,15 +175,12 @@ def test_a_place_that_does_not_do_is_refused_with_what_to_use(tmp_path: Path):
 def test_a_damaged_file_is_an_outage_with_what_to_do(tmp_path: Path):
     path = tmp_path / "service.sqlite"
     Database.open(str(path)).close()
-    whole = path.read_bytes()
-    database = Database.open(str(path))
-    try:
+    size = path.stat().st_size
+    with closing(Database.open(str(path))) as database:
         with path.open("r+b") as file:
-            file.write(b"\xff" * len(whole))
+            file.write(b"\xff" * size)
         with pytest.raises(DatabaseUnavailableError) as refused:
             keys(database)
-    finally:
-        database.close()
     assert "copy" in refused.value.remedy
 
 
