@@ -169,6 +169,10 @@ async def registered(
         yield model, backend
 
 
+def adapter_file(runs: Path, step: int, name: str = "clerk") -> Path:
+    return runs / "tests" / name / "checkpoints" / f"{step:06d}" / "adapter_model.safetensors"
+
+
 async def a_group(model: TrainableModel, rewards: list[float | None]) -> TrajectoryGroup:
     scenario = find_scenario("returns_desk")
     task = scenario.tasks("train")[0]

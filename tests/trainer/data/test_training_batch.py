@@ -164,9 +164,18 @@ def test_a_member_that_cannot_be_trained_is_left_out_and_counted_and_one_without
     assert told in caplog.text
 
 
-@pytest.mark.parametrize("turn", [sampled_turn([1], [27]), sampled_turn([99], [2]), sampled_turn([1], [-1])])
-def test_a_token_that_the_base_model_does_not_have_is_an_error_that_names_both(turn):
-    with pytest.raises(TokenError, match="the base model has 27 tokens"):
+@pytest.mark.parametrize(
+    ("turn", "told"),
+    [
+        *((sampled_turn([prompt], [said]), "base model has 27 tokens") for prompt, said in ((1, 27), (99, 2), (1, -1))),
+        *(
+            (sampled_turn([1], [2, 3], token_advantages=given), "token_advantages")
+            for given in ([1.0], [1.0, math.nan])
+        ),
+    ],
+)
+def test_tokens_that_the_base_model_does_not_have_and_advantages_that_do_not_fit_are_told(turn, told):
+    with pytest.raises(TokenError, match=told):
         make_batch([TrajectoryGroup([attempt(turn, reward=1.0), member(0.0)])])
 
 
@@ -262,10 +271,3 @@ def test_advantages_that_turns_carry_are_those_of_their_tokens_and_a_signal_wher
     assert not has_signal(group(0.0, 0.0), CONFIG)
     (alone,) = make_batch([group(3.0)]).sequences
     assert alone.advantages == [3.0]
-
-
-@pytest.mark.parametrize("values", [[1.0], [1.0, float("nan")]])
-def test_given_advantages_that_do_not_fit_their_tokens_are_refused(values):
-    group = TrajectoryGroup([attempt(sampled_turn([1], [2, 3], token_advantages=values), reward=1.0)])
-    with pytest.raises(TokenError, match="token_advantages"):
-        make_batch([group])

@@ -177,7 +177,10 @@ def test_the_same_seed_gives_the_same_tokens_alone_and_in_a_crowd(engine, seed):
     assert ask(engine, prompt(0, 20), seed=seed + 1, max_tokens=20).token_ids != alone.token_ids
 
 
-def test_sampling_ends_at_a_stop_token_which_is_kept(engine):
+def test_sampling_ends_at_a_stop_token_of_the_request_which_is_kept_and_at_no_other(engine, base):
+    found = ask(engine, prompt(0, 4), max_tokens=40)
+    assert len(found.token_ids) == 40
+    assert set(base.generation_config.eos_token_id) & set(found.token_ids[:-1])
     ids = prompt(0, 8)
     whole = ask(engine, ids, max_tokens=10)
     assert (len(whole.token_ids), whole.finish_reason) == (10, "length")
@@ -203,12 +206,6 @@ def test_tokens_are_heard_in_order_before_the_reply_is_done(engine):
     assert found.token_ids == plain.token_ids
     assert heard == [(token, value, 0) for token, value in zip(found.token_ids, found.logprobs, strict=True)]
     assert done == [len(found.token_ids)]
-
-
-def test_nothing_stops_the_sampling_but_the_stop_tokens_of_the_request(engine, base):
-    found = ask(engine, prompt(0, 4), max_tokens=40)
-    assert len(found.token_ids) == 40
-    assert set(base.generation_config.eos_token_id) & set(found.token_ids[:-1])
 
 
 def test_a_prompt_as_long_as_the_context_is_refused_and_one_shorter_is_not(engine):

@@ -109,7 +109,12 @@ async def test_the_prompt_is_that_of_the_same_chat_and_can_be_counted(client, an
     assert message.stop_reason == "max_tokens"
 
 
-async def test_a_message_that_ends_at_a_stop_sequence_names_it(anthropic):
+async def test_a_message_that_ends_at_a_stop_sequence_names_it_and_a_thread_is_refused_so_that_clients_go_on_without(
+    anthropic,
+):
+    with pytest.raises(APIStatusError, match="thread is not supported") as error:
+        await anthropic.messages.create(**(ASKING | {"extra_body": {"thread": {"type": "create"}}}), messages=ASKED)
+    assert error.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"
     result = {"type": "tool_result", "tool_use_id": "c1", "content": "refunded 1001"}
     use = {"type": "tool_use", "id": "c1", "name": "refund", "input": {"order_id": "1001"}}
     asked = [*ASKED, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
@@ -129,12 +134,6 @@ def test_a_streamed_message_is_the_whole_one(reply, finish_reason):
     for event in map(MESSAGE_EVENT.validate_python, message_events(whole)):
         made = accumulate_event(event=event, current_snapshot=made, json_bufs=parts)
     assert made.model_dump() == Message.model_validate(whole).model_dump()
-
-
-async def test_a_thread_is_refused_so_that_clients_go_on_without_one(anthropic):
-    with pytest.raises(APIStatusError, match="thread is not supported") as error:
-        await anthropic.messages.create(**(ASKING | {"extra_body": {"thread": {"type": "create"}}}), messages=ASKED)
-    assert error.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"
 
 
 FLAT_TOOLS = [{"type": "function", "strict": False, **tool["function"]} for tool in TOOLS]
