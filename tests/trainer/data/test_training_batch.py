@@ -154,9 +154,7 @@ LONGEST = Letters().max_context
         (attempt(sampled_turn([1] * (LONGEST - 1), [2]), reward=1.0), None, ""),
     ],
 )
-def test_a_member_that_cannot_be_trained_is_left_out_and_counted_and_one_without_a_score_is_not_a_zero(
-    unfit, reason, told, caplog
-):
+def test_a_member_that_cannot_be_trained_is_counted_and_one_without_a_score_is_not_a_zero(unfit, reason, told, caplog):
     batch = make_batch([TrajectoryGroup([unfit, member(0.0), member(0.5)])])
     mean = 0.5 if unfit.reward == 1.0 else 0.25
     assert [s.advantage for s in batch.sequences][-2:] == pytest.approx([-mean, 0.5 - mean])

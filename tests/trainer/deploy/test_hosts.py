@@ -186,9 +186,7 @@ async def test_what_is_slow_or_stops_is_told_and_goes_on(together, run, adapter,
     assert together.made == ALL
 
 
-async def test_an_adapter_is_loaded_into_a_deployment_that_is_there_and_stays_or_into_one_of_its_own(
-    fireworks, run, adapter
-):
+async def test_an_adapter_is_loaded_into_a_deployment_that_is_there_or_one_of_its_own(fireworks, run, adapter):
     fireworks.deployments["mine"] = {"name": "accounts/desk/deployments/mine", "state": "READY"}
     shared = await put(FIREWORKS, run, adapter, deployment="mine")
     assert shared.model_id.endswith("#accounts/desk/deployments/mine")
@@ -256,9 +254,7 @@ def served(adapter: AdapterFacts) -> AdapterFacts:
     return replace(adapter, base_model=VLLM_BASE)
 
 
-async def test_a_copy_is_loaded_by_the_path_that_the_server_sees_and_again_after_a_restart(
-    vllm, run, served, monkeypatch
-):
+async def test_a_copy_is_loaded_by_the_servers_path_and_again_after_a_restart(vllm, run, served, monkeypatch):
     monkeypatch.delenv("VLLM_API_KEY")
     with pytest.raises(DeployError, match="does not lie in /elsewhere"):
         await put(f"vllm:{vllm.url}", run, served, path_map="/elsewhere=/x")

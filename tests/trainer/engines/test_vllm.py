@@ -52,9 +52,7 @@ def connect(server, policy, tmp_path) -> Iterator[Callable[..., VllmEngine]]:
         engine.close()
 
 
-def test_the_address_may_be_the_one_that_openai_clients_take_and_a_server_of_another_model_is_refused_naming_both(
-    server, policy, tmp_path
-):
+def test_the_address_may_be_that_of_openai_clients_and_a_server_of_another_model_is_refused(server, policy, tmp_path):
     with pytest.raises(EngineError, match="serves served, not org/other") as error:
         VllmEngine(server.url, "org/other", tmp_path / "adapters", max_context=256)
     assert "--served-model-name" in error.value.remedy
@@ -92,9 +90,7 @@ def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(serv
     assert ask(engine).finish_reason == "length"
 
 
-def test_an_adapter_is_kept_for_as_long_as_a_request_uses_it_and_its_name_is_never_used_again(
-    server, connect, policy, tmp_path
-):
+def test_an_adapter_is_kept_while_a_request_uses_it_and_its_name_is_never_used_again(server, connect, policy, tmp_path):
     engine = connect(1)
     server.go_on.clear()
     early = engine.submit(request_for(IDS))
@@ -114,9 +110,7 @@ def test_an_adapter_is_kept_for_as_long_as_a_request_uses_it_and_its_name_is_nev
     assert not (tmp_path / "adapters").exists()
 
 
-def test_as_many_adapters_as_may_be_asked_for_stay_at_the_server_which_is_told_of_experts(
-    server, connect, policy, opened
-):
+def test_adapters_that_may_be_asked_for_stay_at_the_server_which_is_told_of_experts(server, connect, policy, opened):
     engine = connect(1, versions=2)
     engine.publish(policy, 2)
     engine.publish(opened(BY_NAME["Qwen3-MoE"], experts=True), 3)
@@ -294,7 +288,7 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("visible", "gpus"), [(None, ["2", "3"]), ("5, 7", ["5", "7"]), ("GPU-a,GPU-b,GPU-c", ["GPU-b", "GPU-c"])]
 )
-def test_each_replica_sees_one_of_the_last_gpus_alone_has_a_port_and_a_log_and_no_place_among_the_learners_processes(
+def test_each_replica_has_one_of_the_last_gpus_a_port_a_log_and_no_place_among_the_learners_processes(
     visible: str | None, gpus: list[str], four_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if visible is not None:

@@ -288,9 +288,7 @@ def test_the_metrics_show_how_far_the_policy_is_from_the_sampler_and_from_the_ba
     assert metrics["kl"] == pytest.approx(0, abs=1e-6)
 
 
-def test_when_a_later_update_fails_the_earlier_ones_are_taken_back_and_an_endless_gradient_changes_nothing(
-    fresh_policy, batch
-):
+def test_a_later_update_that_fails_takes_the_earlier_back_and_an_endless_gradient_changes_nothing(fresh_policy, batch):
     learner = Learner(fresh_policy)
     learner.step(batch, CONFIG)
     before, state = fresh_policy.adapter_weights(), copy.deepcopy(learner.state())

@@ -152,9 +152,7 @@ def fake_unsloth(monkeypatch) -> list[dict[str, Any]]:
     return FastLanguageModel.asked
 
 
-def test_unsloth_is_asked_for_the_same_base_and_adapter_which_score_and_learn_as_pefts(
-    policy, fresh_policy, fake_unsloth
-):
+def test_unsloth_makes_the_same_base_and_adapter_which_score_and_learn_as_pefts(policy, fresh_policy, fake_unsloth):
     theirs = Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH)
     loaded, adapted = fake_unsloth
     assert (loaded["model_name"], loaded["dtype"]) == (str(EMBEDDED_PATH), torch.float32)

@@ -241,9 +241,7 @@ def save(checkpoints: Checkpoints, step: int) -> Path:
     return checkpoints.save(step, write)
 
 
-def test_a_deletion_that_fails_in_the_middle_leaves_no_half_checkpoint_and_the_next_one_ends_it(
-    checkpoints, monkeypatch
-):
+def test_a_deletion_that_fails_leaves_no_half_checkpoint_and_the_next_one_ends_it(checkpoints, monkeypatch):
     for step in (1, 2, 3):
         save(checkpoints, step)
 

@@ -78,9 +78,7 @@ def store(request, tmp_path, monkeypatch, s3: str, hub: FakeHub) -> Store:
     return open_store(f"s3://{bucket}/backups")
 
 
-def test_a_checkpoint_comes_back_as_it_was_and_one_that_is_not_there_or_of_another_model_is_told(
-    store: Store, tmp_path: Path
-) -> None:
+def test_a_checkpoint_comes_back_as_it_was_and_what_is_not_there_or_of_another_model_is_told(store, tmp_path):
     run = a_run(tmp_path / "here", 3, 7)
     assert push_checkpoint(run, 3, store, PLACE) == f"{store.address}/desk/clerk/checkpoints/000003"
     push_checkpoint(run, 7, store, PLACE)

@@ -109,9 +109,7 @@ async def test_the_prompt_is_that_of_the_same_chat_and_can_be_counted(client, an
     assert message.stop_reason == "max_tokens"
 
 
-async def test_a_message_that_ends_at_a_stop_sequence_names_it_and_a_thread_is_refused_so_that_clients_go_on_without(
-    anthropic,
-):
+async def test_a_message_names_its_stop_sequence_and_a_thread_is_refused_by_its_code(anthropic):
     with pytest.raises(APIStatusError, match="thread is not supported") as error:
         await anthropic.messages.create(**(ASKING | {"extra_body": {"thread": {"type": "create"}}}), messages=ASKED)
     assert error.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"
