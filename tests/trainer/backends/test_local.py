@@ -180,10 +180,10 @@ async def test_registering_can_be_run_again_and_starts_an_engine_that_has_stoppe
         with pytest.raises(EngineError):
             await again.train([group])
         await first.register(backend)
-        assert await first.get_step() == 1, "its checkpoint had been saved"
-        assert {trajectory.policy_version for trajectory in await a_group(first, [0.0, 1.0])} == {1}
+        assert await first.get_step() == 2, "its checkpoint had been saved"
+        assert {trajectory.policy_version for trajectory in await a_group(first, [0.0, 1.0])} == {2}
         async with registered(tmp_path) as (anew, _):
-            assert await anew.get_step() == 1
+            assert await anew.get_step() == 2
             assert await a_group(anew, [0.0, 1.0])
             with pytest.raises(NotRegisteredError, match="register"):
                 await first.get_step()

@@ -141,17 +141,6 @@ def test_greedy_tokens_are_those_of_plain_forward_passes(engine, base):
         assert_sampled_by(base, ids, found)
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.5])
-def test_logprobs_are_those_of_the_sampling_temperature(engine, base, temperature):
-    futures = [
-        engine.submit(request_for(prompt(n, 3 + 5 * n), temperature=temperature, seed=n)) for n in range(3 * SLOTS)
-    ]
-    for n, future in enumerate(futures):
-        found = future.result(timeout=HANG_SECONDS)
-        assert len(found.token_ids) == 12
-        assert_sampled_by(base, prompt(n, 3 + 5 * n), found, temperature)
-
-
 def test_tokens_are_drawn_from_the_whole_distribution(engine, base):
     ids = prompt(0, 5)
     futures = [engine.submit(request_for(ids, max_tokens=1, temperature=1.5, seed=n)) for n in range(300)]
@@ -236,17 +225,19 @@ def test_a_publication_changes_version_tokens_and_logprobs(engine, base, base_di
     assert engine.score(ids) == pytest.approx(full_logprobs(again.model, ids).tolist(), abs=TOLERANCE)
 
 
-def test_a_request_keeps_its_adapter_from_its_first_token_to_its_last(engine, base, one, other):
-    models = {0: base, 1: one.model, 2: other.model}
-    prompts = [prompt(n, 5 + n) for n in range(6)]
-    futures = [engine.submit(request_for(ids, seed=n, max_tokens=60)) for n, ids in enumerate(prompts)]
+@pytest.mark.parametrize("temperature", [0.6, 1.5])
+def test_a_request_keeps_its_adapter_and_its_temperature_to_its_last_token(engine, base, one, other, temperature):
+    models, asked = {0: base, 1: one.model, 2: other.model}, {"max_tokens": 60, "temperature": temperature}
+    prompts = [prompt(n, 3 + 5 * n) for n in range(3 * SLOTS)]
+    futures = [engine.submit(request_for(ids, seed=n, **asked)) for n, ids in enumerate(prompts)]
     for version, policy in ((1, one), (2, other)):
         engine.publish(policy, version)
-        late = engine.submit(request_for(prompts[0], max_tokens=60))
+        late = engine.submit(request_for(prompts[0], **asked))
         prompts, futures = [*prompts, prompts[0]], [*futures, late]
     found = [future.result(timeout=HANG_SECONDS) for future in futures]
     for ids, sampled in zip(prompts, found, strict=True):
-        assert_sampled_by(models[sampled.adapter_version], ids, sampled)
+        assert len(sampled.token_ids) == 60
+        assert_sampled_by(models[sampled.adapter_version], ids, sampled, temperature)
     assert found[-2].adapter_version >= 1
     assert found[-1].adapter_version == 2
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from gavel.trainer.config import LoraSettings, PolicySettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
@@ -300,15 +300,6 @@ def test_a_merged_family_has_the_log_probs_of_base_and_adapter(family, experts, 
     assert gap < merged_model._TOLERANCE[dtype]
     torch.testing.assert_close(plain_logprobs(again, TEXT), plain_logprobs(adapted, TEXT), atol=NATS[dtype], rtol=0)
     assert not [file for file in out.iterdir() if "adapter" in file.name]
-
-
-def test_the_directory_has_all_that_serving_needs(tmp_path):
-    write_merged(EMBEDDED_POLICY, PolicySettings(), None, tmp_path / "out", torch.float32)
-    names = {file.name for file in (tmp_path / "out").iterdir()}
-    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
-    ours, theirs = (AutoTokenizer.from_pretrained(path) for path in (tmp_path / "out", EMBEDDED_PATH))
-    assert ours.get_vocab() == theirs.get_vocab()
-    assert ours.chat_template == theirs.chat_template
 
 
 def test_a_merge_that_comes_out_wrong_is_no_export(monkeypatch, adapted, tmp_path):
