@@ -133,6 +133,7 @@ def test_a_member_whose_sampled_text_was_changed_is_left_out_and_counted_unless_
 
 
 LONGEST = Letters().max_context
+SHAPED = attempt(sampled_turn([1], [2]), sampled_turn([1, 2, 4], [5], shaped_by=["top_p"]), reward=1.0)
 
 
 @pytest.mark.parametrize(
@@ -145,11 +146,7 @@ LONGEST = Letters().max_context
             (attempt(sampled_turn([1], [2, 3], [-0.5, logprob]), reward=1.0), LeftOut.INVALID_LOGPROBS, "")
             for logprob in (math.nan, math.inf, -math.inf, 1.0)
         ),
-        (
-            attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3, 4], [5], shaped_by=["top_p"]), reward=1.0),
-            LeftOut.SHAPED_SAMPLING,
-            "1 members are left out for how they were sampled. Leave top_p",
-        ),
+        (SHAPED, LeftOut.SHAPED_SAMPLING, "Leave top_p"),
         (attempt(sampled_turn([1] * LONGEST, [2]), reward=1.0), LeftOut.TOO_LONG, ""),
         (attempt(sampled_turn([1] * (LONGEST - 1), [2]), reward=1.0), None, ""),
     ],

@@ -192,7 +192,7 @@ def tried(task: str, *, looking: bool = False) -> Trajectory:
     return desk(*tools, ending=None, metadata={"task": {"id": task, "user": "Do it."}}, reward=0.123)
 
 
-async def test_an_attempt_beats_ties_with_or_loses_against_each_rival():
+async def test_an_attempt_beats_ties_with_or_loses_against_each_rival_and_no_more_are_judged_than_asked_for():
     mine = [tried("a", looking=True), tried("b"), tried("c", looking=True), tried("d")]
     base = [tried("a"), tried("b", looking=True), tried("c", looking=True)]
     best = [tried("a", looking=True), tried("e")]
@@ -201,9 +201,6 @@ async def test_an_attempt_beats_ties_with_or_loses_against_each_rival():
     assert [each.metrics.get("wins/best") for each in mine] == [0.5, None, None, None]
     assert all(each.reward == 0.123 and each.judgement is None for each in (*mine, *base))
     assert not any(each.metrics for each in (*base, *best))
-
-
-async def test_no_more_are_judged_than_asked_for_of_tasks_that_both_have_tried_and_the_unscored_have_no_metric():
     for judge, found in ((JUDGE, [None, 0.0, 0.0, None, None, None]), (Judge(broken), [None] * 6)):
         mine = [tried("new"), *(tried(f"{n}") for n in range(5))]
         await judge_wins(judge, mine, {BASE: [tried(f"{n}", looking=True) for n in range(5)]}, 2)
