@@ -165,7 +165,9 @@ def assert_sampled(family: Family, own: Policy, plain: Any) -> None:
             torch.testing.assert_close(scored, expected, atol=NATS, rtol=0)
 
 
-def test_a_context_ends_where_rope_begins_to_depend_on_its_length_and_unknown_windows_are_not_guessed():
+def test_a_context_ends_where_rope_depends_on_its_length_unknown_windows_are_not_guessed_and_the_page_is_the_table():
+    assert PAGE.read_text() == page()
+    assert f"sample them\nwrongly, {', '.join(f'`{kind}`' for kind in NOT_SAMPLED)}." in PAGE.read_text()
     for family in FAMILIES:
         assert usable_context(family.read_config()) == (256 if family.name == "Phi 4 mini" else 512)
         check_sampled_here(family.read_config())
@@ -213,11 +215,6 @@ def test_what_a_base_cannot_do_is_told_before_weights_are_loaded(name, settings,
     model = written(BY_NAME[name], policy, tmp_path, weights=False)
     with pytest.raises(BaseModelError, match=told):
         Policy(model.base_model, **{"lora": LoraSettings(rank=2), "load": lambda *_: BY_NAME[name].model(), **settings})
-
-
-def test_the_page_is_that_of_the_table():
-    assert PAGE.read_text() == page()
-    assert f"sample them\nwrongly, {', '.join(f'`{kind}`' for kind in NOT_SAMPLED)}." in PAGE.read_text()
 
 
 ROUGHLY = 5e-4

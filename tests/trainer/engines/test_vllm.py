@@ -80,7 +80,9 @@ def test_a_server_that_loads_no_adapters_or_has_unscaled_logprobs_says_what_it_n
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(server, connect, monkeypatch, streamed):
+def test_a_request_that_is_broken_off_or_never_answered_is_an_error_and_no_short_turn(
+    server, connect, monkeypatch, streamed
+):
     monkeypatch.setattr(vllm_module, "_HEALTH_CHECKS", 3)
     engine = connect()
     server.ails = "breaks off"
@@ -88,6 +90,10 @@ def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(serv
         ask(engine, on_tokens=list[Sampled]().append if streamed else None)
     server.ails = None
     assert ask(engine).finish_reason == "length"
+    monkeypatch.setattr(vllm_module, "deadline", lambda *_: 0.3)
+    server.go_on.clear()
+    with pytest.raises(EngineError, match="was not done after"):
+        ask(engine)
 
 
 def test_an_adapter_is_kept_while_a_request_uses_it_and_its_name_is_never_used_again(server, connect, policy, tmp_path):
@@ -137,14 +143,6 @@ def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(ser
         late = engine.submit(request_for(IDS, seed=1))
     assert late.result(timeout=HANG_SECONDS).token_ids
     assert server.asked == ["/v1/completions", "completed", "/sleep", "/wake_up", "/v1/completions", "completed"]
-
-
-def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(server, connect, monkeypatch):
-    engine = connect()
-    monkeypatch.setattr(vllm_module, "deadline", lambda *_: 0.3)
-    server.go_on.clear()
-    with pytest.raises(EngineError, match="was not done after"):
-        ask(engine)
 
 
 @pytest.mark.parametrize("ails", ["gone", "dying", "cuts off", "aborts"])

@@ -210,7 +210,7 @@ def test_what_fits_adds_up(directory):
     assert found.context == 512, "the model's own, which is shorter"
 
 
-def test_four_bits_and_shards_hold_less_of_the_base(directory):
+def test_four_bits_and_shards_hold_less_of_the_base_and_experts_that_are_adapted_count(directory):
     model = directory("Qwen3", hidden_size=256, intermediate_size=1024)
     whole = plan(model, GIB)
     quantized = plan(model, GIB, model={"policy": {"quantization": "4bit"}})
@@ -219,9 +219,6 @@ def test_four_bits_and_shards_hold_less_of_the_base(directory):
     assert sharded.base < whole.base
     assert sharded.sampler_bytes == 0, "a server elsewhere"
     assert whole.parameters == quantized.parameters
-
-
-def test_experts_that_are_adapted_count(directory):
     base = directory("Qwen3-MoE", max_position_embeddings=4096)
     without, found = plan(base, GIB), plan(base, GIB, model={"lora": {"experts": True}})
     layers, experts, hidden, inner, rank = 2, 4, 32, 16, 16
