@@ -211,15 +211,12 @@ def _threads() -> Iterator[None]:
 
 @pytest.fixture
 def make_engine() -> Iterator[MakeEngine]:
-    made: list[TransformersEngine] = []
+    with contextlib.ExitStack() as made:
 
-    def make(model: torch.nn.Module | None = None, **settings: int) -> TransformersEngine:
-        made.append(TransformersEngine(model or tiny_model(), **settings))
-        return made[-1]
+        def make(model: torch.nn.Module | None = None, **settings: int) -> TransformersEngine:
+            return made.enter_context(contextlib.closing(TransformersEngine(model or tiny_model(), **settings)))
 
-    yield make
-    for engine in made:
-        engine.close()
+        yield make
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +135,9 @@ def assert_adapted(family: Family, own: Policy) -> None:
 
 @contextmanager
 def sampling(family: Family, own: Policy) -> Iterator[TransformersEngine]:
-    engine = TransformersEngine(family.model(), slots=3, max_context=min(128, own.max_context))
-    try:
+    with closing(TransformersEngine(family.model(), slots=3, max_context=min(128, own.max_context))) as engine:
         engine.publish(own, 1)
         yield engine
-    finally:
-        engine.close()
 
 
 def two_turns(engine: TransformersEngine) -> Iterator[tuple[TokenSequence, Sampled]]:

@@ -71,11 +71,6 @@ def test_the_peak_is_the_allocators(rows, width, layers, norm):
     assert counted <= allocated <= 1.3 * counted + 512  # which holds what kernels use within themselves, too
 
 
-def test_a_model_that_cannot_be_trained_is_refused_with_a_remedy():
-    with pytest.raises(BaseModelError, match="Choose another"):
-        PlannedPolicy(T5Config(), LoraSettings(), torch.float32)
-
-
 CLOSE = 0.02
 """Of the bytes that are measured."""
 TOKENS = 300
@@ -200,7 +195,9 @@ def plan(source: str, size: int, kind: Any = "cuda", **settings: Any) -> MemoryP
     return make_plan(source, RunConfig.model_validate({"scenario": "", **settings}), Device(kind, size))
 
 
-def test_what_fits_adds_up(directory):
+def test_what_fits_adds_up_and_a_model_that_cannot_be_trained_is_refused_with_a_remedy(directory):
+    with pytest.raises(BaseModelError, match="Choose another"):
+        PlannedPolicy(T5Config(), LoraSettings(), torch.float32)
     found = plan(directory("Qwen3"), 400 * 2**20)
     parts = found.base + 4 * found.adapter + found.sampler_bytes + found.pass_checkpointed
     assert (found.fits, found.remedies, found.checkpointing) == (True, [], True)

@@ -101,15 +101,12 @@ async def test_messages_with_tools_go_on_from_the_very_tokens_that_were_sampled(
     assert_goes_on(capture.trajectory, policy, first.usage.output_tokens + second.usage.output_tokens)
 
 
-async def test_the_prompt_is_that_of_the_same_chat_and_can_be_counted(client, anthropic):
+async def test_a_prompt_is_that_of_the_same_chat_a_stop_sequence_is_named_and_a_thread_refused(client, anthropic):
     message = await anthropic.messages.create(**(ASKING | {"max_tokens": 1}), messages=ASKED)
     counted = await anthropic.messages.count_tokens(model="desk", system=SYSTEM, tools=OWN_TOOLS, messages=ASKED)
     chat = await client.chat.completions.create(model="desk", messages=OPENING, tools=TOOLS, max_tokens=1)
     assert message.usage.input_tokens == counted.input_tokens == chat.usage.prompt_tokens
     assert message.stop_reason == "max_tokens"
-
-
-async def test_a_message_names_its_stop_sequence_and_a_thread_is_refused_by_its_code(anthropic):
     with pytest.raises(APIStatusError, match="thread is not supported") as error:
         await anthropic.messages.create(**(ASKING | {"extra_body": {"thread": {"type": "create"}}}), messages=ASKED)
     assert error.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"
