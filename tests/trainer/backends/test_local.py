@@ -64,7 +64,7 @@ async def test_groups_without_a_signal_change_nothing_but_the_learning_rate_and_
     config = TrainConfig(learning_rate=1e-3, total_steps=4)
     for name, restarts in (("clerk", False), ("other", True)):
         async with registered(tmp_path, name) as (model, backend):
-            rewards = ([0.5, 0.5], [None, None], [None, None], [0.0, 1.0])
+            rewards: list[list[float | None]] = [[0.5, 0.5], [None, None], [None, None], [0.0, 1.0]]
             same, unscored, degenerate, group = [await a_group(model, each) for each in rewards]
             degenerate.judgement = GroupJudgement(status="degenerate")
             result = await model.train([same, unscored, degenerate], config)
