@@ -169,6 +169,10 @@ async def registered(
         yield model, backend
 
 
+def adapter_file(runs: Path, step: int, name: str = "clerk") -> Path:
+    return runs / "tests" / name / "checkpoints" / f"{step:06d}" / "adapter_model.safetensors"
+
+
 async def a_group(model: TrainableModel, rewards: list[float | None]) -> TrajectoryGroup:
     scenario = find_scenario("returns_desk")
     task = scenario.tasks("train")[0]
@@ -207,15 +211,12 @@ def _threads() -> Iterator[None]:
 
 @pytest.fixture
 def make_engine() -> Iterator[MakeEngine]:
-    made: list[TransformersEngine] = []
+    with contextlib.ExitStack() as made:
 
-    def make(model: torch.nn.Module | None = None, **settings: int) -> TransformersEngine:
-        made.append(TransformersEngine(model or tiny_model(), **settings))
-        return made[-1]
+        def make(model: torch.nn.Module | None = None, **settings: int) -> TransformersEngine:
+            return made.enter_context(contextlib.closing(TransformersEngine(model or tiny_model(), **settings)))
 
-    yield make
-    for engine in made:
-        engine.close()
+        yield make
 
 
 @pytest.fixture(scope="session")

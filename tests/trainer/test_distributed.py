@@ -24,7 +24,7 @@ from gavel.trainer.learner.learner import LearnerError
 from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.policy.policy import BaseModelError, Policy
 from tests.limits import HANG_SECONDS
-from tests.trainer.conftest import a_group, a_model, registered
+from tests.trainer.conftest import a_group, a_model, adapter_file, registered
 from tests.trainer.learner.test_learner import flat, make_batch, make_sequences
 from tests.trainer.processes import led
 
@@ -101,7 +101,9 @@ def a_follower_fails_once(rank: int) -> None:
 
 
 def a_step_that_fails_in_one(world: World) -> tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]:
-    team = LearnerReplicas(world, EMBEDDED_POLICY, LORA)
+    with pytest.raises(BaseModelError, match="nowhere"):
+        LearnerReplicas(world, "nowhere/nothing", LORA)
+    team = LearnerReplicas(world, EMBEDDED_POLICY, LORA)  # the processes are ready for another
     tokens = make_sequences(team.policy, LENGTHS)
     batch = make_batch(tokens, ADVANTAGES)
     before = flat(team.policy.adapter_weights())
@@ -143,16 +145,6 @@ def test_a_process_that_dies_is_missed_at_once_and_nothing_waits_for_it_afterwar
     assert "is lost" in second
 
 
-def a_base_that_does_not_exist(world: World) -> bool:
-    with pytest.raises(BaseModelError, match="nowhere"):
-        LearnerReplicas(world, "nowhere/nothing", LORA)
-    return torch.isfinite(flat(LearnerReplicas(world, EMBEDDED_POLICY, LORA).policy.adapter_weights())).all().item()
-
-
-def test_a_base_model_that_does_not_exist_leaves_the_processes_ready_for_another() -> None:
-    assert led(a_base_that_does_not_exist)
-
-
 def train(world: World, runs: Path, groups: list[TrajectoryGroup], steps: int) -> None:
     async def make_steps() -> None:
         async with registered(runs) as (model, _):
@@ -162,24 +154,19 @@ def train(world: World, runs: Path, groups: list[TrajectoryGroup], steps: int) -
     asyncio.run(make_steps())
 
 
-def saved(runs: Path) -> dict[str, torch.Tensor]:
-    return load_file(runs / "tests" / "clerk" / "checkpoints" / "000003" / "adapter_model.safetensors")
-
-
-async def sampled_groups(runs: Path) -> list[TrajectoryGroup]:
-    async with registered(runs, "sampler") as (model, _):
-        return [await a_group(model, rewards) for rewards in ([0.0, 1.0], [0.3, 0.1, 0.9], [1.0, 0.0])]
-
-
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
-    groups = asyncio.run(sampled_groups(tmp_path))
+    async def sample() -> list[TrajectoryGroup]:
+        async with registered(tmp_path, "sampler") as (model, _):
+            return [await a_group(model, rewards) for rewards in ([0.0, 1.0], [0.3, 0.1, 0.9], [1.0, 0.0])]
+
+    groups = asyncio.run(sample())
     train(World(), tmp_path / "through", groups, 3)
     led(train, tmp_path / "fewer", groups, 2)
     train(World(), tmp_path / "fewer", groups, 1)
     train(World(), tmp_path / "more", groups, 1)
     led(train, tmp_path / "more", groups, 2)
-    expected = saved(tmp_path / "through")
-    for found in (saved(tmp_path / "fewer"), saved(tmp_path / "more")):
+    expected, *others = (load_file(adapter_file(tmp_path / each, 3)) for each in ("through", "fewer", "more"))
+    for found in others:
         assert found.keys() == expected.keys()
         assert all((found[name] - expected[name]).abs().max() < 1e-5 for name in found)
 

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +135,9 @@ def assert_adapted(family: Family, own: Policy) -> None:
 
 @contextmanager
 def sampling(family: Family, own: Policy) -> Iterator[TransformersEngine]:
-    engine = TransformersEngine(family.model(), slots=3, max_context=min(128, own.max_context))
-    try:
+    with closing(TransformersEngine(family.model(), slots=3, max_context=min(128, own.max_context))) as engine:
         engine.publish(own, 1)
         yield engine
-    finally:
-        engine.close()
 
 
 def two_turns(engine: TransformersEngine) -> Iterator[tuple[TokenSequence, Sampled]]:
@@ -165,7 +162,9 @@ def assert_sampled(family: Family, own: Policy, plain: Any) -> None:
             torch.testing.assert_close(scored, expected, atol=NATS, rtol=0)
 
 
-def test_a_context_ends_where_rope_begins_to_depend_on_its_length_and_unknown_windows_are_not_guessed():
+def test_a_context_ends_where_rope_depends_on_its_length_unknown_windows_are_not_guessed_and_the_page_is_the_table():
+    assert PAGE.read_text() == page()
+    assert f"sample them\nwrongly, {', '.join(f'`{kind}`' for kind in NOT_SAMPLED)}." in PAGE.read_text()
     for family in FAMILIES:
         assert usable_context(family.read_config()) == (256 if family.name == "Phi 4 mini" else 512)
         check_sampled_here(family.read_config())
@@ -213,11 +212,6 @@ def test_what_a_base_cannot_do_is_told_before_weights_are_loaded(name, settings,
     model = written(BY_NAME[name], policy, tmp_path, weights=False)
     with pytest.raises(BaseModelError, match=told):
         Policy(model.base_model, **{"lora": LoraSettings(rank=2), "load": lambda *_: BY_NAME[name].model(), **settings})
-
-
-def test_the_page_is_that_of_the_table():
-    assert PAGE.read_text() == page()
-    assert f"sample them\nwrongly, {', '.join(f'`{kind}`' for kind in NOT_SAMPLED)}." in PAGE.read_text()
 
 
 ROUGHLY = 5e-4

@@ -5,8 +5,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.seeds import seed_of
-from gavel.scenarios.task import Task
-from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.runs.checkpoints import Checkpoints
 from tests.forkserver import forking
@@ -90,15 +87,10 @@ def assert_equal(one: Any, other: Any) -> None:
 async def record(directory: Path) -> list[TrajectoryGroup]:
     scenario = find_scenario("returns_desk")
     judge = Judge("stand-in", rubric=scenario.rubric)
-    model = a_model("sampler")
-
-    def attempt(task: Task, member: int) -> Coroutine[Any, Any, Trajectory]:
-        return rollout(model, scenario, task, max_tokens=48, seed=seed_of(0, task.id, member))
-
-    async with LocalBackend(directory, max_context=512) as backend:
-        await model.register(backend)
+    async with registered(directory, "sampler", max_context=512) as (model, _):
+        play, tasks = partial(rollout, model, scenario, max_tokens=48), scenario.tasks("train")[:8]
         groups = await gather_trajectory_groups(
-            (TrajectoryGroup(attempt(task, member) for member in range(4)) for task in scenario.tasks("train")[:8]),
+            (TrajectoryGroup(play(task, seed=seed_of(0, task.id, n)) for n in range(4)) for task in tasks),
             after_each=judge.score,
         )
     return [group for group in groups if len({member.reward for member in group}) > 1]

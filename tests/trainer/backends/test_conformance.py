@@ -146,9 +146,16 @@ async def test_a_step_is_trained_measured_saved_and_served(kind: str, tmp_path: 
     assert {"adapter_model.safetensors", "tokenizer.json", "README.md"} <= names
 
 
-async def test_a_run_goes_on_where_it_was_and_refuses_other_settings(kind: str, tmp_path: Path) -> None:
+async def test_a_run_goes_on_where_it_was_and_another_begins_with_it_and_mistakes_are_told(kind: str, tmp_path: Path):
     async with a_run(kind, tmp_path) as (model, backend):
-        await model.train([await a_group(model, 0.0, 1.0)])
+        await model.train([await a_group(model, 0.0, 1.0)], TrainConfig(learning_rate=1e-2))
+        await (fork := a_model("fork", from_checkpoint="tests/clerk@1")).register(backend)
+        assert (await fork.get_step(), await model.get_step()) == (0, 1)
+        with pytest.raises(NamedCheckpointError, match="there is no run"):
+            await a_model("other", from_checkpoint="tests/nothing").register(backend)
+        for reference in (str(tmp_path / "none"), "nowhere", "7"):
+            with pytest.raises(BaseModelError, match="'start'"):
+                await backend.prepare(model, TrainConfig(beta=0.1, reference=reference))
     async with a_run(kind, tmp_path) as (again, backend):
         assert await again.get_step() == 1
         with pytest.raises(RunDirectoryError, match="lora: rank"):
@@ -244,16 +251,3 @@ async def test_a_divergence_is_from_an_adapter_of_this_machine_or_from_the_start
         assert "`tests/first`, step 1" in card
     async with a_run(kind, there, "second") as (model, _):
         assert (await model.train([await a_group(model, 0.0, 1.0)], config)).step == 2
-
-
-async def test_a_run_begins_with_another_one_s_checkpoint_and_mistakes_are_told(kind, tmp_path):
-    async with a_run(kind, tmp_path) as (model, backend):
-        await model.train([await a_group(model, 0.0, 1.0)], TrainConfig(learning_rate=1e-2))
-        fork = a_model("fork", from_checkpoint="tests/clerk@1")
-        await fork.register(backend)
-        assert (await fork.get_step(), await model.get_step()) == (0, 1)
-        with pytest.raises(NamedCheckpointError, match="there is no run"):
-            await a_model("other", from_checkpoint="tests/nothing").register(backend)
-        for reference in (str(tmp_path / "none"), "nowhere", "7"):
-            with pytest.raises(BaseModelError, match="'start'"):
-                await backend.prepare(model, TrainConfig(beta=0.1, reference=reference))

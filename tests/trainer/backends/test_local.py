@@ -31,14 +31,9 @@ from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.model import Model, NotRegisteredError
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.serving.answers import EndpointError
-from tests.trainer.conftest import a_group, a_model, registered
+from tests.trainer.conftest import a_group, a_model, adapter_file, registered
 
 pytestmark = pytest.mark.slow
-
-
-def checkpoint(runs: Path, step: int, name: str = "clerk") -> Path:
-    """The weights of its adapter."""
-    return runs / "tests" / name / "checkpoints" / f"{step:06d}" / "adapter_model.safetensors"
 
 
 @pytest.mark.parametrize(
@@ -59,36 +54,30 @@ async def test_an_adapter_of_any_settings_is_published_exactly_and_goes_on(tmp_p
                 for _ in range(steps):
                     result = await model.train(groups, TrainConfig(learning_rate=1e-2))
                     assert result.metrics["publish_gap"] < 1e-4
-        config = checkpoint(tmp_path / root, 2).with_name("adapter_config.json")
+        config = adapter_file(tmp_path / root, 2).with_name("adapter_config.json")
         assert json.loads(config.read_text())["use_rslora"] is lora.rslora
-    through, resumed = (checkpoint(tmp_path / root, 2).read_bytes() for root in ("through", "resumed"))
+    through, resumed = (adapter_file(tmp_path / root, 2).read_bytes() for root in ("through", "resumed"))
     assert through == resumed
 
 
-async def test_groups_without_a_signal_change_nothing_and_the_result_says_why(tmp_path: Path) -> None:
-    async with registered(tmp_path) as (model, _):
-        same, unscored, degenerate = [await a_group(model, [reward] * 2) for reward in (0.5, None, None)]
-        degenerate.judgement = GroupJudgement(status="degenerate")
-        result = await model.train([same, unscored, degenerate])
-        assert (await model.train([same])).step == 2
-    assert checkpoint(tmp_path, 1).read_bytes() == checkpoint(tmp_path, 2).read_bytes()
-    assert (result.trained, result.step) == (False, 1)
-    for why in ("all have the same score", "without a member that can be trained", "are all identical"):
-        assert re.search(f"1 group [a-z ]*{why}", result.reason)
-
-
-async def test_a_step_that_trained_nothing_counts_in_the_learning_rates_schedule(tmp_path: Path) -> None:
+async def test_groups_without_a_signal_change_nothing_but_the_learning_rate_and_the_result_says_why(tmp_path: Path):
     config = TrainConfig(learning_rate=1e-3, total_steps=4)
     for name, restarts in (("clerk", False), ("other", True)):
         async with registered(tmp_path, name) as (model, backend):
-            group = await a_group(model, [0.0, 1.0])
-            same = TrajectoryGroup([each.model_copy(update={"reward": 0.5}) for each in group])
-            assert not (await model.train([same], config)).trained
+            rewards: list[list[float | None]] = [[0.5, 0.5], [None, None], [None, None], [0.0, 1.0]]
+            same, unscored, degenerate, group = [await a_group(model, each) for each in rewards]
+            degenerate.judgement = GroupJudgement(status="degenerate")
+            result = await model.train([same, unscored, degenerate], config)
+            assert (result.trained, result.step) == (False, 1)
+            for why in ("all have the same score", "without a member that can be trained", "are all identical"):
+                assert re.search(f"1 group [a-z ]*{why}", result.reason)
             if restarts:
                 await backend.close()
                 await model.register(backend)
+            assert (await model.train([same], config)).step == 2
+            assert adapter_file(tmp_path, 1, name).read_bytes() == adapter_file(tmp_path, 2, name).read_bytes()
             result = await model.train([group], config)
-        assert result.metrics["learning_rate"] == pytest.approx(1e-3 * 3 / 4)
+        assert result.metrics["learning_rate"] == pytest.approx(1e-3 * 2 / 4)
 
 
 async def test_what_cannot_be_trained_changes_nothing_nor_does_a_run_whose_directory_was_deleted(tmp_path: Path):
@@ -132,7 +121,7 @@ async def test_the_newest_whole_checkpoint_stays_even_behind_damaged_ones(tmp_pa
         for _ in range(4):
             await model.train([group])
     for step in (3, 4):
-        checkpoint(tmp_path, step).with_name("manifest.json").unlink()
+        adapter_file(tmp_path, step).with_name("manifest.json").unlink()
     async with registered(tmp_path) as (again, backend):
         await again.delete_checkpoints(keep_last=1, keep_best=0)
         assert backend.checkpoints(again) == [2, 3, 4]
@@ -140,7 +129,7 @@ async def test_the_newest_whole_checkpoint_stays_even_behind_damaged_ones(tmp_pa
         await again.delete_checkpoints(keep_last=1, keep_best=0)
         assert backend.checkpoints(again) == [3, 4]
         assert backend._directory(again).checkpoints.latest() == 3
-    shutil.rmtree(checkpoint(tmp_path, 3).parent)
+    shutil.rmtree(adapter_file(tmp_path, 3).parent)
     metrics = tmp_path / "tests" / "clerk" / "metrics.jsonl"
     before = metrics.read_text()
     with pytest.raises(RunDirectoryError, match="none of its checkpoints is whole"):
@@ -160,7 +149,7 @@ async def test_a_state_that_no_run_wrote_is_never_run_and_the_one_before_is_take
         assert (await model.log([group], "val", step=1))["reward"] == 0.5
         assert [row["step"] for row in backend.history(model, "val")] == [1]
     for step, forged in ((2, {"other": 1}), (3, Evil())):
-        manifest = checkpoint(tmp_path, step).with_name("manifest.json")
+        manifest = adapter_file(tmp_path, step).with_name("manifest.json")
         state = manifest.with_name("trainer_state") / "state.pt"
         torch.save(forged, state)
         hashes = json.loads(manifest.read_text()) | {"trainer_state/state.pt": file_sha256(state)}
@@ -182,13 +171,19 @@ async def test_an_occupied_port_and_what_is_no_backend_are_named_and_leave_nothi
             await a_model().register(given)  # type: ignore[arg-type]
 
 
-async def test_a_notebook_s_cell_that_registers_can_be_run_again(tmp_path: Path) -> None:
+async def test_registering_can_be_run_again_and_starts_an_engine_that_has_stopped(tmp_path: Path) -> None:
     async with registered(tmp_path) as (first, backend):
-        await first.train([await a_group(first, [0.0, 1.0])])
-        await (again := a_model()).register(backend)
+        await first.train([group := await a_group(first, [0.0, 1.0])])
+        await (again := a_model()).register(backend)  # as in a notebook
         assert (await again.get_step(), again.inference_base_url) == (1, first.inference_base_url)
+        backend._run(first)._engine.close()
+        with pytest.raises(EngineError):
+            await again.train([group])
+        await first.register(backend)
+        assert await first.get_step() == 2, "its checkpoint had been saved"
+        assert {trajectory.policy_version for trajectory in await a_group(first, [0.0, 1.0])} == {2}
         async with registered(tmp_path) as (anew, _):
-            assert await anew.get_step() == 1
+            assert await anew.get_step() == 2
             assert await a_group(anew, [0.0, 1.0])
             with pytest.raises(NotRegisteredError, match="register"):
                 await first.get_step()
@@ -247,19 +242,7 @@ async def test_a_step_that_is_not_saved_or_not_followed_is_no_checkpoint(rate, e
         assert (await model.get_step(), backend.checkpoints(model)) == (1, [1])
         for each in (model, other):
             assert (await each.train([group])).step == 2
-    assert checkpoint(tmp_path, 2).read_bytes() == checkpoint(tmp_path, 2, "other").read_bytes()
-
-
-async def test_registering_again_starts_an_engine_that_has_stopped(tmp_path: Path) -> None:
-    async with registered(tmp_path) as (model, backend):
-        first = await a_group(model, [0.0, 1.0])
-        backend._run(model)._engine.close()
-        with pytest.raises(EngineError):
-            await model.train([first])
-        await model.register(backend)
-        assert await model.get_step() == 1, "its checkpoint had been saved"
-        again = await a_group(model, [0.0, 1.0])
-    assert {trajectory.policy_version for trajectory in again} == {1}
+    assert adapter_file(tmp_path, 2).read_bytes() == adapter_file(tmp_path, 2, "other").read_bytes()
 
 
 def storages(parameters: Iterable[torch.Tensor]) -> set[int]:

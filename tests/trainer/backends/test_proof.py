@@ -116,17 +116,14 @@ IDS = [(7 * n) % 800 for n in range(150)]
 class LiveSampler:
     def __init__(self, dtype: str) -> None:
         base = load_base(EMBEDDED_POLICY, getattr(torch, dtype), "cpu")
-        self.engine = TransformersEngine(base, slots=2, max_context=256)
+        self.max_context = 256
+        self.engine = TransformersEngine(base, slots=2, max_context=self.max_context)
         self.policy = Policy(EMBEDDED_POLICY, LORA, settings=PolicySettings(dtype=dtype))
         self.engine.publish(self.policy, 0)
         self.noise = 0.0
         """Makes its scores differ from call to call, as those of a server under load."""
         self.check = PublishCheck(self, self.policy, self._learned)
         self._draw = torch.Generator().manual_seed(0)
-
-    @property
-    def max_context(self) -> int:
-        return self.engine.max_context
 
     def score(self, token_ids: list[int]) -> list[float]:
         found = torch.tensor(self.engine.score(token_ids))

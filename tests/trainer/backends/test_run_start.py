@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gavel.base.errors import GavelError
 from gavel.base.files import new_folder
@@ -131,13 +131,16 @@ def run(runs: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(runs / "sft" / "tuned", tmp_path / "runs" / "sft" / "tuned"))
 
 
-def test_the_newest_step_is_exported_and_loads_as_a_plain_model(run: Path) -> None:
+def test_the_newest_step_is_exported_with_all_that_serving_needs_and_loads_as_a_plain_model(run: Path) -> None:
     path = export_run(run)
     assert path == run / "exports" / "000003-merged-float32"
     ids, exports = torch.tensor([[4, 8, 15, 16, 23]]), (path, export_run(run, step=1), export_run(run, step=0))
     outputs = [AutoModelForCausalLM.from_pretrained(each)(ids).logits for each in exports]
     assert not torch.allclose(outputs[0], outputs[1])
     assert not torch.allclose(outputs[1], outputs[2])
+    assert {"model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= {file.name for file in path.iterdir()}
+    ours, theirs = (AutoTokenizer.from_pretrained(each) for each in (path, EMBEDDED_PATH))
+    assert (ours.get_vocab(), ours.chat_template) == (theirs.get_vocab(), theirs.chat_template)
     card = (path / "README.md").read_text()
     assert all(words in card for words in ("library_name: transformers", "merged into it", "nats"))
 

@@ -27,13 +27,9 @@ errors = st.lists(st.none() | st.floats(0, 3), max_size=16)
 
 
 @given(rewards)
-def test_the_mean_advantage_is_the_reward_minus_the_groups_mean(values):
+def test_an_advantage_is_the_reward_minus_the_groups_mean_or_the_centred_rank_with_ties_in_the_middle(values):
     mean = sum(values) / len(values)
     assert advantages(values) == pytest.approx([value - mean for value in values], abs=1e-12)
-
-
-@given(rewards)
-def test_the_rank_advantage_is_the_centred_rank_with_ties_in_the_middle(values):
     values = [round(value, 1) for value in values]
     expected = []
     for value in values:
@@ -54,18 +50,15 @@ def test_the_shrunk_advantage_is_the_mean_one_times_the_share_of_true_variance(v
     assert advantages(values, "shrunk", known) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("values", [[], [1.0]])
-def test_a_group_of_one_has_no_advantage(values):
-    with pytest.raises(ValueError, match="group of one"):
-        advantages(values)
-
-
 def test_no_model_library_is_loaded_for_it():
     program = "import sys, gavel.trainer.data.advantages; print('torch' in sys.modules, 'transformers' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=HANG_SECONDS) == "False False\n"
 
 
-def test_with_labels_shrunk_advantages_are_scaled_by_how_much_more_often_the_judge_is_right_than_wrong():
+def test_with_labels_shrunk_advantages_are_scaled_by_how_often_the_judge_is_right_and_a_group_of_one_has_none():
+    for values in ([], [1.0]):
+        with pytest.raises(ValueError, match="group of one"):
+            advantages(values)
     assert group_advantages([0.0, 1.0], [0.0, 0.0], kind="shrunk", p_right=0.8) == pytest.approx([-0.3, 0.3])
     assert group_advantages([0.0, 1.0], kind="mean", p_right=0.8) == [-0.5, 0.5]
 
@@ -163,14 +156,11 @@ def test_states_that_do_not_predict_the_scores_raise_an_alarm(bias, misleads):
     assert (JudgeAlarm.STATES in alarms) is misleads
 
 
-def test_the_alarm_goes_by_the_mean_of_a_window_since_a_step_may_pass_by_chance():
+def test_the_alarm_goes_by_the_mean_of_a_window_and_states_that_never_fall_mislead_and_no_states_do_not():
     measured = [(-0.049, 0.181), (0.145, 0.381), (-0.035, 0.123), (0.292, 0.569), (0.065, 0.276)]  # of correlation .3
     rows = [{"judge_score": 0.45, "health/states_explained": e, "health/states_correlation": r} for e, r in measured]
     assert not all(map(states_mislead, rows))
     assert JudgeAlarm.STATES in judge_alarms(rows)
-
-
-def test_states_that_never_fall_before_the_end_mislead_and_no_states_do_not():
     constant = [TrajectoryGroup([member([0.5, 0.5, score], score) for score in (0.0, 0.4, 1.0)])]
     assert states_mislead(states_health(constant))
     none = [TrajectoryGroup([member([], score) for score in (0.0, 1.0)])]

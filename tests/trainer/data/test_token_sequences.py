@@ -132,18 +132,13 @@ def test_a_sequence_is_its_path_which_its_tokens_see_alone_and_each_keeps_its_pr
     assert len(packed.predictors) == len(set(expected))
 
 
-@given(batches, st.data(), st.integers(1, 40))
-def test_a_plan_covers_all_and_keeps_to_its_limit(batch, data, most):
-    groups = data.draw(st.lists(st.integers(0, 2), min_size=len(batch), max_size=len(batch)))
+@given(batches, st.data(), st.integers(1, 40), st.integers(1, 5))
+def test_a_plan_keeps_to_its_limit_and_no_part_is_heavier_than_another_by_more_than_a_group(batch, data, most, count):
+    groups = data.draw(st.lists(st.integers(0, 4), min_size=len(batch), max_size=len(batch)))
     planned = micro_batches(batch, groups, most)
     assert sorted(index for indices in planned for index in indices) == list(range(len(batch)))
     for indices in planned:
         assert len(indices) == 1 or unique_tokens([batch[index] for index in indices]) <= most
-
-
-@given(batches, st.data(), st.integers(1, 5))
-def test_whole_groups_are_spread_so_that_no_part_is_heavier_than_another_by_more_than_a_group(batch, data, count):
-    groups = data.draw(st.lists(st.integers(0, 4), min_size=len(batch), max_size=len(batch)))
     parts = assign_to_ranks(batch, groups, count)
     assert len(parts) == count
     assert sorted(index for part in parts for index in part) == list(range(len(batch)))

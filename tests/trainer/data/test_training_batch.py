@@ -133,6 +133,7 @@ def test_a_member_whose_sampled_text_was_changed_is_left_out_and_counted_unless_
 
 
 LONGEST = Letters().max_context
+SHAPED = attempt(sampled_turn([1], [2]), sampled_turn([1, 2, 4], [5], shaped_by=["top_p"]), reward=1.0)
 
 
 @pytest.mark.parametrize(
@@ -145,18 +146,12 @@ LONGEST = Letters().max_context
             (attempt(sampled_turn([1], [2, 3], [-0.5, logprob]), reward=1.0), LeftOut.INVALID_LOGPROBS, "")
             for logprob in (math.nan, math.inf, -math.inf, 1.0)
         ),
-        (
-            attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3, 4], [5], shaped_by=["top_p"]), reward=1.0),
-            LeftOut.SHAPED_SAMPLING,
-            "1 members are left out for how they were sampled. Leave top_p",
-        ),
+        (SHAPED, LeftOut.SHAPED_SAMPLING, "Leave top_p"),
         (attempt(sampled_turn([1] * LONGEST, [2]), reward=1.0), LeftOut.TOO_LONG, ""),
         (attempt(sampled_turn([1] * (LONGEST - 1), [2]), reward=1.0), None, ""),
     ],
 )
-def test_a_member_that_cannot_be_trained_is_left_out_and_counted_and_one_without_a_score_is_not_a_zero(
-    unfit, reason, told, caplog
-):
+def test_a_member_that_cannot_be_trained_is_counted_and_one_without_a_score_is_not_a_zero(unfit, reason, told, caplog):
     batch = make_batch([TrajectoryGroup([unfit, member(0.0), member(0.5)])])
     mean = 0.5 if unfit.reward == 1.0 else 0.25
     assert [s.advantage for s in batch.sequences][-2:] == pytest.approx([-mean, 0.5 - mean])
@@ -164,9 +159,18 @@ def test_a_member_that_cannot_be_trained_is_left_out_and_counted_and_one_without
     assert told in caplog.text
 
 
-@pytest.mark.parametrize("turn", [sampled_turn([1], [27]), sampled_turn([99], [2]), sampled_turn([1], [-1])])
-def test_a_token_that_the_base_model_does_not_have_is_an_error_that_names_both(turn):
-    with pytest.raises(TokenError, match="the base model has 27 tokens"):
+@pytest.mark.parametrize(
+    ("turn", "told"),
+    [
+        *((sampled_turn([prompt], [said]), "base model has 27 tokens") for prompt, said in ((1, 27), (99, 2), (1, -1))),
+        *(
+            (sampled_turn([1], [2, 3], token_advantages=given), "token_advantages")
+            for given in ([1.0], [1.0, math.nan])
+        ),
+    ],
+)
+def test_tokens_that_the_base_model_does_not_have_and_advantages_that_do_not_fit_are_told(turn, told):
+    with pytest.raises(TokenError, match=told):
         make_batch([TrajectoryGroup([attempt(turn, reward=1.0), member(0.0)])])
 
 
@@ -262,10 +266,3 @@ def test_advantages_that_turns_carry_are_those_of_their_tokens_and_a_signal_wher
     assert not has_signal(group(0.0, 0.0), CONFIG)
     (alone,) = make_batch([group(3.0)]).sequences
     assert alone.advantages == [3.0]
-
-
-@pytest.mark.parametrize("values", [[1.0], [1.0, float("nan")]])
-def test_given_advantages_that_do_not_fit_their_tokens_are_refused(values):
-    group = TrajectoryGroup([attempt(sampled_turn([1], [2, 3], token_advantages=values), reward=1.0)])
-    with pytest.raises(TokenError, match="token_advantages"):
-        make_batch([group])

@@ -1,6 +1,5 @@
 """A step is chosen, deployed and smoke tested: by log-probs, or by greedy text."""
 
-import contextlib
 import json
 import random
 import shutil
@@ -19,7 +18,8 @@ from gavel.trainer.deploy.record import DeployError, open_record, read_records
 from gavel.trainer.deploy.smoke_test import compare_logprobs, read_recorded_prompts, smoke_test
 from gavel.trainer.deploy.vllm import open_host
 from gavel.trainer.runs.run_directory import read_description
-from tests.fake_server import Answer, Call, FakeServer
+from tests.endpoint import Endpoint, fails, says
+from tests.fake_server import Answer, Call
 from tests.trainer.conftest import a_model, registered
 from tests.trainer.deploy.targets import ask_at_once, target_of
 from tests.trainer.deploy.trained_run import LORA, make_run, served_step
@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-async def test_without_logprobs_or_the_base_nothing_is_told_and_no_answer_is_a_failure(run: Path) -> None:
+async def test_without_logprobs_or_the_base_nothing_is_told_and_no_answer_is_a_failure(run: Path, endpoint: Endpoint):
     record = open_record(run, address="vllm:http://x", adapter=facts_of_run(run, 12), options={})
 
     async def proven(url: str, **description: str) -> str:
@@ -40,20 +40,12 @@ async def test_without_logprobs_or_the_base_nothing_is_told_and_no_answer_is_a_f
         return await smoke_test(served, read_description(run / "model.json") | description, lambda line: None)
 
     assert (await proven("http://127.0.0.1:9", base_model="/no/such/model")).startswith("not run: ")
-    host, said = FakeServer(), ["Yes."]
-    completion = {"id": "1", "object": "chat.completion", "created": 0, "model": "desk"}
-    unsupported = Answer({"error": {"message": "logprobs is not supported"}}, 400)
-
-    def answer(call: Call) -> Answer:
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said[0]}}
-        return unsupported if call.json.get("logprobs") else Answer({**completion, "choices": [choice]})
-
-    host.respond = answer
-    with contextlib.closing(host):
-        assert "too few to tell" in await proven(host.url)
-        said[0] = ""
-        with pytest.raises(DeployError, match="with nothing"):
-            await proven(host.url)
+    said, unsupported = ["Yes."], fails(400, "logprobs is not supported")
+    endpoint.script = [lambda asked: unsupported(asked) if asked.get("logprobs") else says(said[0])]
+    assert "too few to tell" in await proven(endpoint.url)
+    said[0] = ""
+    with pytest.raises(DeployError, match="with nothing"):
+        await proven(endpoint.url)
 
 
 def test_the_run_s_own_openings_are_asked_too(tmp_path: Path) -> None:

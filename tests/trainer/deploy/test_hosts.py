@@ -186,7 +186,13 @@ async def test_what_is_slow_or_stops_is_told_and_goes_on(together, run, adapter,
     assert together.made == ALL
 
 
-async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(fireworks, run, adapter):
+async def test_an_adapter_is_loaded_into_a_deployment_that_is_there_or_one_of_its_own(fireworks, run, adapter):
+    fireworks.deployments["mine"] = {"name": "accounts/desk/deployments/mine", "state": "READY"}
+    shared = await put(FIREWORKS, run, adapter, deployment="mine")
+    assert shared.model_id.endswith("#accounts/desk/deployments/mine")
+    await shared.undeploy()
+    assert fireworks.deployments["mine"]["state"] == "READY"
+    fireworks.made.clear()
     deployment = await put(FIREWORKS, run, adapter)
     name = deployment.record.remote_name
     loaded = f"{name}-{name}"[:63]
@@ -200,14 +206,6 @@ async def test_an_adapter_is_loaded_into_a_deployment_of_its_own(fireworks, run,
     assert base_name("Qwen/Qwen2.5-7B-Instruct") == "accounts/fireworks/models/qwen2p5-7b-instruct"
     assert base_name("meta-llama/Llama-3.1-8B-Instruct") == "accounts/fireworks/models/llama-v3p1-8b-instruct"
     assert await look_up(deployment.host, deployment.record) == "serving"
-
-
-async def test_a_deployment_that_is_there_is_used_and_stays(fireworks, run, adapter):
-    fireworks.deployments["mine"] = {"name": "accounts/desk/deployments/mine", "state": "READY"}
-    shared = await put(FIREWORKS, run, adapter, deployment="mine")
-    assert shared.model_id.endswith("#accounts/desk/deployments/mine")
-    await shared.undeploy()
-    assert fireworks.deployments["mine"]["state"] == "READY"
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -256,8 +254,15 @@ def served(adapter: AdapterFacts) -> AdapterFacts:
     return replace(adapter, base_model=VLLM_BASE)
 
 
-async def test_a_copy_is_loaded_and_again_after_a_restart(vllm, run, served, monkeypatch):
+async def test_a_copy_is_loaded_by_the_servers_path_and_again_after_a_restart(vllm, run, served, monkeypatch):
     monkeypatch.delenv("VLLM_API_KEY")
+    with pytest.raises(DeployError, match="does not lie in /elsewhere"):
+        await put(f"vllm:{vllm.url}", run, served, path_map="/elsewhere=/x")
+    adapted = replace(served, special=("experts",))
+    mapped = await put(f"vllm:{vllm.url}", run, adapted, path_map=f"{run.parents[1]}=/mnt/runs")
+    assert vllm.seen[0]["is_3d_lora_weight"] is True, "it is told of experts that are adapted"
+    assert list(vllm.adapters.values()) == [f"/mnt/runs/desk/clerk/deployments/{mapped.record.id}"]
+    await mapped.undeploy()
     deployment = await put(f"vllm:{vllm.url}", run, served)
     (directory,) = map(Path, vllm.adapters.values())
     assert (directory / "adapter_model.safetensors").read_bytes() == served.files()[1].read_bytes()
@@ -285,16 +290,6 @@ async def test_a_server_that_takes_no_adapters_or_has_another_base_is_told_how_t
     assert vllm.made == []
     await put(f"vllm:{vllm.url}", run, other, base=VLLM_BASE)
     assert len(vllm.adapters) == 1
-
-
-async def test_the_server_reads_the_path_that_it_sees_and_is_told_of_experts_that_are_adapted(vllm, run, served):
-    with pytest.raises(DeployError, match="does not lie in /elsewhere"):
-        await put(f"vllm:{vllm.url}", run, served, path_map="/elsewhere=/x")
-    adapted = replace(served, special=("experts",))
-    await put(f"vllm:{vllm.url}", run, adapted, path_map=f"{run.parents[1]}=/mnt/runs")
-    assert vllm.seen[0]["is_3d_lora_weight"] is True
-    (record,) = read_records(run)
-    assert list(vllm.adapters.values()) == [f"/mnt/runs/desk/clerk/deployments/{record.id}"]
 
 
 @pytest.mark.slow

@@ -34,21 +34,17 @@ def test_names_are_the_same_at_every_attempt_with_other_options_too_and_differ_b
     assert other.id != record.id
 
 
-def test_what_is_no_record_and_what_no_deployment_is_named(run: Path) -> None:
+def test_a_record_is_held_by_one_process_and_is_written_first_and_what_is_none_is_named(run: Path, adapter) -> None:
     with pytest.raises(DeployError, match="no deployment or run 'x'"):
         find_records(run.parents[1], "x")
+    record = opened(run, adapter)
+    with record.locked(), pytest.raises(DeployError, match="another process"), opened(run, adapter).locked():
+        pass
     file = run / "deployments" / "vllm-000001-abcdefgh.json"
-    file.parent.mkdir()
     for text in ("", "[]", '{"format_version": 2}'):
         file.write_text(text)
         with pytest.raises(DeployError, match="vllm-000001"):
             read_record(file)
-
-
-def test_a_record_is_held_by_one_process_and_is_written_before_anything_is_made(run: Path, adapter) -> None:
-    record = opened(run, adapter)
-    with record.locked(), pytest.raises(DeployError, match="another process"), opened(run, adapter).locked():
-        pass
     shutil.rmtree(run / "deployments")
     (run / "deployments").write_text("in the way")
     with pytest.raises(DeployError, match="cannot be written"):

@@ -141,17 +141,6 @@ def test_greedy_tokens_are_those_of_plain_forward_passes(engine, base):
         assert_sampled_by(base, ids, found)
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.5])
-def test_logprobs_are_those_of_the_sampling_temperature(engine, base, temperature):
-    futures = [
-        engine.submit(request_for(prompt(n, 3 + 5 * n), temperature=temperature, seed=n)) for n in range(3 * SLOTS)
-    ]
-    for n, future in enumerate(futures):
-        found = future.result(timeout=HANG_SECONDS)
-        assert len(found.token_ids) == 12
-        assert_sampled_by(base, prompt(n, 3 + 5 * n), found, temperature)
-
-
 def test_tokens_are_drawn_from_the_whole_distribution(engine, base):
     ids = prompt(0, 5)
     futures = [engine.submit(request_for(ids, max_tokens=1, temperature=1.5, seed=n)) for n in range(300)]
@@ -177,7 +166,10 @@ def test_the_same_seed_gives_the_same_tokens_alone_and_in_a_crowd(engine, seed):
     assert ask(engine, prompt(0, 20), seed=seed + 1, max_tokens=20).token_ids != alone.token_ids
 
 
-def test_sampling_ends_at_a_stop_token_which_is_kept(engine):
+def test_sampling_ends_at_a_stop_token_of_the_request_which_is_kept_and_at_no_other(engine, base):
+    found = ask(engine, prompt(0, 4), max_tokens=40)
+    assert len(found.token_ids) == 40
+    assert set(base.generation_config.eos_token_id) & set(found.token_ids[:-1])
     ids = prompt(0, 8)
     whole = ask(engine, ids, max_tokens=10)
     assert (len(whole.token_ids), whole.finish_reason) == (10, "length")
@@ -203,12 +195,6 @@ def test_tokens_are_heard_in_order_before_the_reply_is_done(engine):
     assert found.token_ids == plain.token_ids
     assert heard == [(token, value, 0) for token, value in zip(found.token_ids, found.logprobs, strict=True)]
     assert done == [len(found.token_ids)]
-
-
-def test_nothing_stops_the_sampling_but_the_stop_tokens_of_the_request(engine, base):
-    found = ask(engine, prompt(0, 4), max_tokens=40)
-    assert len(found.token_ids) == 40
-    assert set(base.generation_config.eos_token_id) & set(found.token_ids[:-1])
 
 
 def test_a_prompt_as_long_as_the_context_is_refused_and_one_shorter_is_not(engine):
@@ -239,17 +225,19 @@ def test_a_publication_changes_version_tokens_and_logprobs(engine, base, base_di
     assert engine.score(ids) == pytest.approx(full_logprobs(again.model, ids).tolist(), abs=TOLERANCE)
 
 
-def test_a_request_keeps_its_adapter_from_its_first_token_to_its_last(engine, base, one, other):
-    models = {0: base, 1: one.model, 2: other.model}
-    prompts = [prompt(n, 5 + n) for n in range(6)]
-    futures = [engine.submit(request_for(ids, seed=n, max_tokens=60)) for n, ids in enumerate(prompts)]
+@pytest.mark.parametrize("temperature", [0.6, 1.5])
+def test_a_request_keeps_its_adapter_and_its_temperature_to_its_last_token(engine, base, one, other, temperature):
+    models, asked = {0: base, 1: one.model, 2: other.model}, {"max_tokens": 60, "temperature": temperature}
+    prompts = [prompt(n, 3 + 5 * n) for n in range(3 * SLOTS)]
+    futures = [engine.submit(request_for(ids, seed=n, **asked)) for n, ids in enumerate(prompts)]
     for version, policy in ((1, one), (2, other)):
         engine.publish(policy, version)
-        late = engine.submit(request_for(prompts[0], max_tokens=60))
+        late = engine.submit(request_for(prompts[0], **asked))
         prompts, futures = [*prompts, prompts[0]], [*futures, late]
     found = [future.result(timeout=HANG_SECONDS) for future in futures]
     for ids, sampled in zip(prompts, found, strict=True):
-        assert_sampled_by(models[sampled.adapter_version], ids, sampled)
+        assert len(sampled.token_ids) == 60
+        assert_sampled_by(models[sampled.adapter_version], ids, sampled, temperature)
     assert found[-2].adapter_version >= 1
     assert found[-1].adapter_version == 2
 

@@ -95,14 +95,6 @@ def test_a_token_that_does_not_fit_changes_nothing(text):
     assert (rules.allowed() == before).all()
 
 
-def test_a_reply_that_opens_a_tool_call_is_free_from_there_on():
-    opening = ids("<tool_call>\n")
-    rules = constraint(opening=opening)
-    assert rules.allowed()[opening[0]]
-    assert all(map(rules.take, opening))
-    assert all(map(rules.take, [*ids("anything } at all"), STOP]))
-
-
 def test_a_call_that_begins_as_json_does_stays_possible_while_both_fit():
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     opening = ids('{"name')
@@ -141,9 +133,12 @@ def test_a_schema_that_no_grammar_can_keep_is_refused(schema):
     assert error.value.remedy
 
 
-def test_a_tool_call_may_follow_a_thought_and_space_without_end_is_no_layout():
+def test_a_reply_is_free_behind_a_tool_call_which_may_follow_a_thought_and_space_without_end_is_no_layout():
     opens, closes = (tokenizer.convert_tokens_to_ids(mark) for mark in ("<think>", "</think>"))
     blank, call = ids("\n\n"), ids("<tool_call>\n")
+    rules = constraint(opening=call)
+    assert rules.allowed()[call[0]]
+    assert all(map(rules.take, [*call, *ids("anything } at all"), STOP]))
     rules = constraint(opening=[opens, *blank, closes, *blank, *call])
     assert all(map(rules.take, [opens, *ids("Hm"), closes, *blank, *call, *ids("} {"), STOP]))
     assert not all(map(constraint().take, ids('{\n\n"order"')))

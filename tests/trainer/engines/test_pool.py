@@ -162,20 +162,16 @@ def test_one_that_comes_back_serves_once_it_has_the_live_adapter_and_is_admitted
         ask(pool, adapter_version=7)
 
 
-def test_one_that_hangs_is_left_out_and_its_requests_begin_again(servers, connect):
-    pool = connect(1)
-    waiting = held_up(pool, servers[0])
-    servers[0].ails = "unhealthy"
-    assert waiting.result(timeout=HANG_SECONDS).adapter_version == 1
-    assert pool.take_counts() == {"samplers": 1, "requests_restarted": 1}
-
-
-def test_a_request_can_be_cancelled_and_its_place_is_free(servers, connect):
+def test_a_cancelled_request_frees_its_place_and_those_of_a_server_that_hangs_begin_again(servers, connect):
     pool = connect(1)
     assert held_up(pool, servers[0]).cancel()
     until(lambda: pool._schedule.loads == [0, 0])
     servers[0].go_on.set()
     assert ask(pool).token_ids
+    waiting = held_up(pool, servers[0])
+    servers[0].ails = "unhealthy"
+    assert waiting.result(timeout=HANG_SECONDS).adapter_version == 1
+    assert pool.take_counts() == {"samplers": 1, "requests_restarted": 1}
 
 
 def test_all_sleep_while_the_learner_computes_and_a_lost_one_is_no_error(servers, connect):

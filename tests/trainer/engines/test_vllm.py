@@ -22,14 +22,7 @@ from gavel.trainer.engines import vllm as vllm_module
 from gavel.trainer.engines import vllm_launch
 from gavel.trainer.engines.protocol import AdapterGone, EngineError, Sampled
 from gavel.trainer.engines.vllm import VllmEngine
-from gavel.trainer.engines.vllm_launch import (
-    Served,
-    ServerProcess,
-    _arguments,
-    _environment,
-    check_startable,
-    open_vllm_engine,
-)
+from gavel.trainer.engines.vllm_launch import Served, ServerProcess, _arguments, check_startable, open_vllm_engine
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import IDS, a_group, a_model, ask, assert_sampled_by, registered, request_for, tiny_model
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn, until
@@ -59,7 +52,10 @@ def connect(server, policy, tmp_path) -> Iterator[Callable[..., VllmEngine]]:
         engine.close()
 
 
-def test_the_address_may_be_the_one_that_openai_clients_take(server, policy, tmp_path):
+def test_the_address_may_be_that_of_openai_clients_and_a_server_of_another_model_is_refused(server, policy, tmp_path):
+    with pytest.raises(EngineError, match="serves served, not org/other") as error:
+        VllmEngine(server.url, "org/other", tmp_path / "adapters", max_context=256)
+    assert "--served-model-name" in error.value.remedy
     engine = VllmEngine(f"{server.url}/v1/", BASE, tmp_path / "adapters", max_context=256)
     assert engine.max_context == 200, "the server takes no more"
     engine.publish(policy, 4)
@@ -69,14 +65,12 @@ def test_the_address_may_be_the_one_that_openai_clients_take(server, policy, tmp
     engine.close()
 
 
-def test_a_server_of_another_model_is_refused_naming_both(server, tmp_path):
-    with pytest.raises(EngineError, match="serves served, not org/other") as error:
-        VllmEngine(server.url, "org/other", tmp_path / "adapters", max_context=256)
-    assert "--served-model-name" in error.value.remedy
-
-
-def test_unscaled_logprobs_serve_temperature_one_only(server, connect):
-    server.unscaled = True
+def test_a_server_that_loads_no_adapters_or_has_unscaled_logprobs_says_what_it_needs(server, connect):
+    server.missing = {"/v1/load_lora_adapter"}
+    with pytest.raises(EngineError, match=r"answered 404: .*Not Found") as error:
+        connect()
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" in error.value.remedy
+    server.missing, server.unscaled = set(), True
     engine = connect()
     assert ask(engine).token_ids
     assert ask(engine, temperature=0.0).token_ids
@@ -85,20 +79,10 @@ def test_unscaled_logprobs_serve_temperature_one_only(server, connect):
     assert "--logprobs-mode processed_logprobs" in error.value.remedy
 
 
-def test_a_server_that_loads_no_adapters_says_what_it_needs(server, connect):
-    server.missing = {"/v1/load_lora_adapter"}
-    with pytest.raises(EngineError, match=r"answered 404: .*Not Found") as error:
-        connect()
-    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" in error.value.remedy
-
-
-def test_a_server_is_told_of_experts_that_are_adapted(server, connect, opened):
-    connect(versions=2).publish(opened(BY_NAME["Qwen3-MoE"], experts=True), 1)
-    assert len(server.adapters) == 2
-
-
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(server, connect, monkeypatch, streamed):
+def test_a_request_that_is_broken_off_or_never_answered_is_an_error_and_no_short_turn(
+    server, connect, monkeypatch, streamed
+):
     monkeypatch.setattr(vllm_module, "_HEALTH_CHECKS", 3)
     engine = connect()
     server.ails = "breaks off"
@@ -106,11 +90,13 @@ def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(serv
         ask(engine, on_tokens=list[Sampled]().append if streamed else None)
     server.ails = None
     assert ask(engine).finish_reason == "length"
+    monkeypatch.setattr(vllm_module, "deadline", lambda *_: 0.3)
+    server.go_on.clear()
+    with pytest.raises(EngineError, match="was not done after"):
+        ask(engine)
 
 
-def test_an_adapter_is_kept_for_as_long_as_a_request_uses_it_and_its_name_is_never_used_again(
-    server, connect, policy, tmp_path
-):
+def test_an_adapter_is_kept_while_a_request_uses_it_and_its_name_is_never_used_again(server, connect, policy, tmp_path):
     engine = connect(1)
     server.go_on.clear()
     early = engine.submit(request_for(IDS))
@@ -130,10 +116,10 @@ def test_an_adapter_is_kept_for_as_long_as_a_request_uses_it_and_its_name_is_nev
     assert not (tmp_path / "adapters").exists()
 
 
-def test_as_many_adapters_as_may_be_asked_for_stay_at_the_server(server, connect, policy):
+def test_adapters_that_may_be_asked_for_stay_at_the_server_which_is_told_of_experts(server, connect, policy, opened):
     engine = connect(1, versions=2)
-    for version in (2, 3):
-        engine.publish(policy, version)
+    engine.publish(policy, 2)
+    engine.publish(opened(BY_NAME["Qwen3-MoE"], experts=True), 3)
     assert engine.adapter_versions == [2, 3]
     assert [name.split("-")[0] for name in server.adapters] == ["gavel@2", "gavel@3"]
     earlier, live = server.adapters
@@ -157,14 +143,6 @@ def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(ser
         late = engine.submit(request_for(IDS, seed=1))
     assert late.result(timeout=HANG_SECONDS).token_ids
     assert server.asked == ["/v1/completions", "completed", "/sleep", "/wake_up", "/v1/completions", "completed"]
-
-
-def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(server, connect, monkeypatch):
-    engine = connect()
-    monkeypatch.setattr(vllm_module, "deadline", lambda *_: 0.3)
-    server.go_on.clear()
-    with pytest.raises(EngineError, match="was not done after"):
-        ask(engine)
 
 
 @pytest.mark.parametrize("ails", ["gone", "dying", "cuts off", "aborts"])
@@ -308,14 +286,18 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("visible", "gpus"), [(None, ["2", "3"]), ("5, 7", ["5", "7"]), ("GPU-a,GPU-b,GPU-c", ["GPU-b", "GPU-c"])]
 )
-def test_each_replica_sees_one_of_the_last_gpus_alone_and_has_a_port_and_a_log_of_its_own(
+def test_each_replica_has_one_of_the_last_gpus_a_port_a_log_and_no_place_among_the_learners_processes(
     visible: str | None, gpus: list[str], four_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    ours = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for name, value in ours.items():
+        monkeypatch.setenv(name, value)
     started: list[tuple[str, str, Path]] = []
 
     def start(command: list[str], url: str, log: Path, environment: dict[str, str], **_: object) -> None:
+        assert environment.keys() & {"PATH", *ours} == {"PATH"}
         started.append((environment["CUDA_VISIBLE_DEVICES"], url, log))
         raise EngineError("this is as far as a machine without GPUs goes")
 
@@ -336,11 +318,6 @@ def test_experts_are_served_in_the_form_that_peft_writes(four_gpus, tmp_path: Pa
     with pytest.raises(EngineError, match="on a GPU alone") as error:
         open_vllm_engine(VllmSettings(), replace(served, device="cpu"), tmp_path)
     assert "--lora-experts" in error.value.remedy
-
-
-def test_a_server_does_not_take_the_place_of_the_learner_among_its_processes():
-    ours = {"PATH": "/bin", "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    assert _environment(ours, VllmSettings()).keys() & ours.keys() == {"PATH"}
 
 
 def an_interpreter(directory: Path, *, found: str) -> str:

@@ -1,9 +1,11 @@
 """Norms, gated MLPs, LoRA layers and the tiled head in one operation: values and gradients of what they replace."""
 
+import copy
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, GraniteConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, GraniteConfig
 
 from gavel.trainer.kernels import lm_head as head
 from gavel.trainer.kernels.fused_layers import LoraLinear, fuse_mlps, fuse_norms
@@ -15,24 +17,17 @@ from gavel.trainer.kernels.lm_head import (
     logit_form,
     tiled_logprobs,
 )
-
-SHAPE = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 8}
-HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
-
-
-def qwen(dtype: torch.dtype = torch.float32) -> Qwen3ForCausalLM:
-    torch.manual_seed(0)
-    model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, **HEADS)).to(dtype).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.uniform_(0.5, 2)
-    return model
+from tests.trainer.conftest import tiny_model
 
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_norms_in_bfloat16_are_fused_and_no_further_from_the_float32_value(exact):
-    plain, fused = qwen(torch.bfloat16), qwen(torch.bfloat16)
+    plain = tiny_model().bfloat16()
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.5, 2)
+    fused = copy.deepcopy(plain)
     assert fuse_norms(fused, exact=exact) == 2 * 4 + 1
     for own, other in zip(plain.modules(), fused.modules(), strict=True):
         if type(own).__name__.endswith("RMSNorm"):
@@ -49,8 +44,7 @@ IDS = torch.arange(20)[None]
 
 
 def mlp_adapted(*, fused: bool, targets: str | list[str] = "all-linear", dtype: torch.dtype = torch.float32):
-    torch.manual_seed(0)
-    base = Qwen3ForCausalLM(Qwen3Config(**SHAPE, **HEADS)).to(dtype).eval()
+    base = tiny_model().to(dtype)
     if fused:
         assert fuse_mlps(base) == 2
     settings = LoraConfig(r=4, lora_alpha=8, target_modules=targets, task_type="CAUSAL_LM", init_lora_weights=False)
@@ -87,8 +81,7 @@ def kept_bytes(model) -> int:
 
 def test_two_wide_activations_of_four_are_kept():
     plain, fused = (kept_bytes(mlp_adapted(fused=each)) for each in (False, True))
-    layers, floats = SHAPE["num_hidden_layers"], 2 * IDS.numel() * SHAPE["intermediate_size"]
-    assert plain - fused == layers * floats * 4
+    assert plain - fused == 2 * 2 * IDS.numel() * 64 * 4, "of two layers, in float32"
 
 
 @pytest.fixture(autouse=True)

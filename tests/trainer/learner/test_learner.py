@@ -124,17 +124,6 @@ def test_passes_that_are_small_enough_keep_their_activations(fresh_policy, batch
         assert seen == [size > whole for size in sizes]
 
 
-def test_an_update_changes_the_adapter_and_no_bit_of_the_base(fresh_policy, batch):
-    trained = {id(parameter) for parameter in fresh_policy.parameters()}
-    base = {n: p.clone() for n, p in fresh_policy.model.named_parameters() if id(p) not in trained}
-    before = fresh_policy.adapter_weights()
-    Learner(fresh_policy).step(batch, TrainConfig(learning_rate=1e-2, weight_decay=0.1))
-    assert len(base) > 20
-    assert all(torch.equal(p, base[n]) for n, p in fresh_policy.model.named_parameters() if n in base)
-    changed = [not torch.equal(*pair) for pair in zip(before, fresh_policy.adapter_weights(), strict=True)]
-    assert sum(changed) >= len(changed) // 2
-
-
 @pytest.mark.parametrize("settings", [{}, {"top_entropy": 0.5, "entropy_bonus": 0.1}], ids=["plain", "entropy"])
 @pytest.mark.parametrize("micro_batch_tokens", [30, 10**6])
 def test_loss_and_gradient_are_those_written_out(fresh_policy, batch, settings, micro_batch_tokens):
@@ -237,14 +226,18 @@ def test_no_loss_depends_on_how_its_micro_batches_are_cut(fresh_policy, batch, l
 
 @pytest.mark.parametrize("correction", [None, UNLIKE])
 def test_several_updates_are_those_of_their_mini_batches_one_after_the_other(fresh_policy, batch, correction):
-    """Written out: the ratio of every update is taken against the batch's start, its mean over its own tokens."""
+    """Written out: the ratio of every update is taken against the batch's start, its mean over its own tokens; no bit
+    of the base changes."""
     off_policy(batch)
-    config = TrainConfig(learning_rate=1e-2, epochs=2, mini_batches=3, sampler_correction=correction)
-    metrics = Learner(fresh_policy).step(batch, config)
+    base = {name: p.clone() for name, p in fresh_policy.model.named_parameters() if not p.requires_grad}
+    settings = {"learning_rate": 1e-2, "weight_decay": 0.1, "epochs": 2, "mini_batches": 3}
+    metrics = Learner(fresh_policy).step(batch, TrainConfig(sampler_correction=correction, **settings))
     found = fresh_policy.adapter_weights()
+    assert len(base) > 20
+    assert all(torch.equal(p, base[name]) for name, p in fresh_policy.model.named_parameters() if name in base)
 
     policy = exact_policy()
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
     groups = [s.group for s in batch.sequences]
     sampler = [torch.tensor(s.tokens.logprobs[4:]) for s in batch.sequences]
     with torch.no_grad():
@@ -295,9 +288,7 @@ def test_the_metrics_show_how_far_the_policy_is_from_the_sampler_and_from_the_ba
     assert metrics["kl"] == pytest.approx(0, abs=1e-6)
 
 
-def test_when_a_later_update_fails_the_earlier_ones_are_taken_back_and_an_endless_gradient_changes_nothing(
-    fresh_policy, batch
-):
+def test_a_later_update_that_fails_takes_the_earlier_back_and_an_endless_gradient_changes_nothing(fresh_policy, batch):
     learner = Learner(fresh_policy)
     learner.step(batch, CONFIG)
     before, state = fresh_policy.adapter_weights(), copy.deepcopy(learner.state())
@@ -352,15 +343,10 @@ def test_rounding_between_sampler_and_learner_clips_no_sequence_of_gspo():
     assert clipped["grpo"] > 0.3, "the same bounds against the sampler"
 
 
-def a_learner() -> Learner:
-    return Learner(Policy(EMBEDDED_POLICY, LoraSettings(rank=64)))
-
-
-@pytest.mark.parametrize("loss", [ClippedSurrogate(), Ppo()], ids=lambda loss: loss.kind)
-def test_a_restored_learner_makes_bitwise_the_same_next_update(loss):
+def test_a_restored_learner_makes_bitwise_the_same_next_update_of_adapter_and_value_head():
     schedule = {"learning_rate": 1e-3, "warmup_steps": 2, "total_steps": 10, "weight_decay": 0.01}
-    config = TrainConfig(loss=loss, mini_batches=2, **schedule)
-    through = a_learner()
+    config = TrainConfig(loss=Ppo(), mini_batches=2, **schedule)
+    through, resumed = (Learner(Policy(EMBEDDED_POLICY, LoraSettings(rank=64))) for _ in range(2))
     batch = make_batch(make_sequences(through.policy, [12, 20, 8, 16]), [0.5, -0.5, 1.0, -1.0])
     batch = Batch([replace(s, rewards=[s.advantage] * s.tokens.trained_tokens) for s in batch.sequences])
     through.step(batch, config)
@@ -369,15 +355,13 @@ def test_a_restored_learner_makes_bitwise_the_same_next_update(loss):
     weights = through.policy.adapter_weights()
     metrics = through.step(batch, config)
     saved.seek(0)
-    resumed = a_learner()
     resumed.policy.set_adapter_weights(weights)
     resumed.restore(torch.load(saved, weights_only=True))
     assert resumed.steps == 1
     assert resumed.step(batch, config) == metrics
     assert torch.equal(flat(through.policy.adapter_weights()), flat(resumed.policy.adapter_weights()))
-    if loss.kind == "ppo":
-        assert torch.equal(through.value_head.weight, resumed.value_head.weight)
-        assert through.value_head.weight.abs().max() > 0
+    assert torch.equal(through.value_head.weight, resumed.value_head.weight)
+    assert through.value_head.weight.abs().max() > 0
 
 
 def test_each_shared_token_goes_through_the_model_once_and_with_checkpoints_twice(fresh_policy):

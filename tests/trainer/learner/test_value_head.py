@@ -125,9 +125,7 @@ def test_values_and_advantages_stay_those_of_the_batchs_start_through_all_update
     assert metrics["tokens_forwarded"] == 2 * once["tokens_forwarded"]
 
 
-def test_a_large_value_gradient_does_not_hold_the_policy_back_and_a_loss_without_values_leaves_the_head_alone(
-    fresh_policy, batch
-):
+def test_a_large_value_gradient_does_not_hold_the_policy_back_and_other_losses_keep_the_head(fresh_policy, batch):
     config = TrainConfig(loss=Ppo(value_coefficient=1.0), learning_rate=1e-3, max_gradient_norm=0.1)
     huge = Batch([replace(s, rewards=[1e4 * reward for reward in s.rewards]) for s in batch.sequences])
     learner = Learner(fresh_policy)

@@ -20,7 +20,7 @@ from gavel.trainer.loop.evolve import EXPLORED, EvolveObserver, Iteration, evolv
 from gavel.trainer.loop.imitation import choose_best_members, imitate, imitation_plan
 from gavel.trainer.loop.watchdog import LoopError
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from tests.trainer.conftest import a_model, registered
+from tests.trainer.conftest import a_model, adapter_file, registered
 
 SMALL = EvolveConfig(iterations=2, tasks=18, attempts=2, evaluation_tasks=2, max_tokens=32, above=-1.0)
 TRAIN = SftConfig(learning_rate=1e-3, batch_size=16)
@@ -32,8 +32,7 @@ class StopError(Exception):
 
 def assert_same_adapter(runs: Path, *names: str) -> None:
     """At step 6, bit for bit."""
-    saved = (runs / "tests" / name / "checkpoints" / "000006" / "adapter_model.safetensors" for name in names)
-    whole, stopped = map(load_file, saved)
+    whole, stopped = (load_file(adapter_file(runs, 6, name)) for name in names)
     assert all(torch.equal(whole[name], stopped[name]) for name in whole)
 
 
@@ -64,10 +63,8 @@ async def test_a_restart_begins_with_the_adapter_that_the_run_began_with(tmp_pat
         follower = a_model("follower").model_copy(update={"from_checkpoint": start})
         await follower.register(backend)
         await follower.train_sft(shown, TRAIN)
-        once = tmp_path / "tests" / "follower" / "checkpoints" / "000001" / "adapter_model.safetensors"
-        first = load_file(once)
         await follower.train_sft(shown, TRAIN.model_copy(update={"restart": True}))
-        second = load_file(once.parents[1] / "000002" / once.name)
+        first, second = (load_file(adapter_file(tmp_path, step, "follower")) for step in (1, 2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 

@@ -17,7 +17,7 @@ from gavel.scenarios.agent import Agent
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
+from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
@@ -36,8 +36,6 @@ from gavel.trainer.loop.train_loop import LoopError, Observer, StepReport, train
 from gavel.trainer.loop.watchdog import Watchdog
 from tests.judge.groups import choice, saying
 from tests.trainer.conftest import a_model, registered
-
-DESK = find_scenario("returns_desk")
 
 
 def a_scenario(**functions: Any) -> Scenario:

@@ -146,7 +146,7 @@ class LengthJudge:
         return json.dumps({label: 0.5 + 0.1 * self.sign * order.index(length) for label, length in lengths.items()})
 
 
-def test_a_golden_set_or_second_judge_that_cannot_be_used_is_told_before_the_run(tmp_path: Path) -> None:
+async def test_a_golden_set_or_second_judge_that_cannot_be_used_is_told_before_and_counted_in_the_run(tmp_path: Path):
     model = a_model("never")
     with pytest.raises(RowError, match="cannot be read"):
         make_checks(Judge("constant"), None, JudgeChecks(every=1, golden=tmp_path / "none.json"), model)
@@ -156,6 +156,9 @@ def test_a_golden_set_or_second_judge_that_cannot_be_used_is_told_before_the_run
     assert (checks.second.names, checks.second.orders) == (["gavel/stand-in"], 3)
     assert checks.second.budget is judge.budget
     assert not checks.golden
+    groups = [await Judge(LengthJudge()).score(saying("!", "!!"))]
+    checks = Checks(Judge("constant"), Judge("no-such-provider/model"), JudgeChecks(), model, [])
+    assert await checks.metrics(0, groups) == {"checks/failed": 1.0}, "it costs no training"
 
 
 @pytest.mark.slow
@@ -192,7 +195,7 @@ def tried(task: str, *, looking: bool = False) -> Trajectory:
     return desk(*tools, ending=None, metadata={"task": {"id": task, "user": "Do it."}}, reward=0.123)
 
 
-async def test_an_attempt_beats_ties_with_or_loses_against_each_rival():
+async def test_an_attempt_beats_ties_with_or_loses_against_each_rival_and_no_more_are_judged_than_asked_for():
     mine = [tried("a", looking=True), tried("b"), tried("c", looking=True), tried("d")]
     base = [tried("a"), tried("b", looking=True), tried("c", looking=True)]
     best = [tried("a", looking=True), tried("e")]
@@ -201,16 +204,7 @@ async def test_an_attempt_beats_ties_with_or_loses_against_each_rival():
     assert [each.metrics.get("wins/best") for each in mine] == [0.5, None, None, None]
     assert all(each.reward == 0.123 and each.judgement is None for each in (*mine, *base))
     assert not any(each.metrics for each in (*base, *best))
-
-
-async def test_no_more_are_judged_than_asked_for_of_tasks_that_both_have_tried_and_the_unscored_have_no_metric():
     for judge, found in ((JUDGE, [None, 0.0, 0.0, None, None, None]), (Judge(broken), [None] * 6)):
         mine = [tried("new"), *(tried(f"{n}") for n in range(5))]
         await judge_wins(judge, mine, {BASE: [tried(f"{n}", looking=True) for n in range(5)]}, 2)
         assert [each.metrics.get("wins/base") for each in mine] == found
-
-
-async def test_a_check_that_fails_is_counted_and_costs_no_training() -> None:
-    groups = [await Judge(LengthJudge()).score(saying("!", "!!"))]
-    checks = Checks(Judge("constant"), Judge("no-such-provider/model"), JudgeChecks(), a_model("never"), [])
-    assert await checks.metrics(0, groups) == {"checks/failed": 1.0}

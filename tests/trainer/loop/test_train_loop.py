@@ -57,9 +57,7 @@ POOR = {"models": "stand-in", "rubric": scenario.rubric, "budget": Budget(max_to
         (None, {"hand": 1.0}, "no member of this step has a reward.*no such key"),
     ],
 )
-async def test_an_outage_stops_the_run_with_the_reason_instead_of_training_on_what_is_left(
-    tmp_path, judge, reward, said
-):
+async def test_an_outage_stops_the_run_with_the_reason_before_what_is_left_is_trained(tmp_path, judge, reward, said):
     failing = copy(scenario)
     failing.hand_reward = fails
     loop = short(tasks_per_step=4, group_size=4, max_tokens=24, reward=reward)

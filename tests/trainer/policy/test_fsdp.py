@@ -1,6 +1,7 @@
 """A sharded base is read by parts, and computes what the whole one does."""
 
 import ctypes
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,23 +55,18 @@ def _memory(name: str) -> int:
     return 1024 * int(line.split()[1])
 
 
-class Loading:
+def load(directory: Path, warm: Path, rank: int, *, sharded: bool = True, experts: bool = False) -> None:
     """What every process does, told to all."""
-
-    def __init__(self, directory: Path, warm: Path, *, sharded: bool = True, experts: bool = False) -> None:
-        self.directory, self.warm, self.sharded, self.experts = directory, warm, sharded, experts
-
-    def __call__(self, rank: int) -> None:
-        world = join()
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 16)  # so that freed tensors are given back
-        policy_of(self.warm, sharded=self.sharded)  # imports, and the first collective operations
-        _FORGET_PEAK.write_text("5")
-        before = _memory("VmRSS")
-        policy = policy_of(self.directory, sharded=self.sharded, experts=self.experts)
-        peak = _memory("VmHWM") - before
-        layers = policy.decoder().layers.parameters()
-        kept = sum(p.to_local().nbytes for p in layers if isinstance(p, DTensor))
-        _RESULTS.extend(world.gather((peak, kept, logprobs(policy))))
+    world = join()
+    ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 16)  # so that freed tensors are given back
+    policy_of(warm, sharded=sharded)  # imports, and the first collective operations
+    _FORGET_PEAK.write_text("5")
+    before = _memory("VmRSS")
+    policy = policy_of(directory, sharded=sharded, experts=experts)
+    peak = _memory("VmHWM") - before
+    layers = policy.decoder().layers.parameters()
+    kept = sum(p.to_local().nbytes for p in layers if isinstance(p, DTensor))
+    _RESULTS.extend(world.gather((peak, kept, logprobs(policy))))
 
 
 def results(world: World) -> list[tuple[int, int, torch.Tensor]]:
@@ -88,11 +84,10 @@ def test_each_process_reads_its_part_of_the_base_and_computes_the_same(tmp_path:
     torch.manual_seed(0)
     config = Qwen3Config(**_COMMON, hidden_size=512, intermediate_size=2048, num_hidden_layers=16)
     size = 2 * saved(tmp_path / "deep", Qwen3ForCausalLM(config).bfloat16())  # in float32, so no file is the weights
-    alone = led(results, prepare=Loading(tmp_path / "deep", warm, sharded=False))
+    alone = led(results, prepare=partial(load, tmp_path / "deep", warm, sharded=False))
     assert all(peak > size for peak, _, _ in alone), "what is measured is the base"
-    for (peak, kept, found), (whole, _, expected) in zip(
-        led(results, prepare=Loading(tmp_path / "deep", warm)), alone, strict=True
-    ):
+    together = led(results, prepare=partial(load, tmp_path / "deep", warm))
+    for (peak, kept, found), (whole, _, expected) in zip(together, alone, strict=True):
         assert kept == pytest.approx(size / 2, rel=0.01)
         assert peak < 0.75 * whole
         assert torch.equal(found, expected)
@@ -103,6 +98,6 @@ def test_experts_that_a_checkpoint_holds_one_by_one_are_sharded_too(tmp_path: Pa
     config = MixtralConfig(**_COMMON, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_local_experts=4)
     size = saved(tmp_path / "experts", MixtralForCausalLM(config))
     expected = logprobs(policy_of(tmp_path / "experts", sharded=False, experts=True))
-    for _, kept, found in led(results, prepare=Loading(tmp_path / "experts", warm, experts=True)):
+    for _, kept, found in led(results, prepare=partial(load, tmp_path / "experts", warm, experts=True)):
         assert kept == pytest.approx(size / 2, rel=0.05)
         assert torch.equal(found, expected)

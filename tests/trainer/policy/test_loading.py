@@ -77,28 +77,23 @@ def wide(tmp_path, bitsandbytes, policy) -> str:
 def test_a_base_in_four_bits_scores_and_learns_as_the_weights_that_its_numbers_stand_for(wide):
     from bitsandbytes.functional import dequantize_4bit
 
-    quantized, plain = Policy(wide, LORA, settings=FOUR_BITS), Policy(wide, LORA)
+    quantized, fresh, plain = (Policy(wide, LORA, settings=each) for each in (FOUR_BITS, FOUR_BITS, PolicySettings()))
+    scored = learned(quantized)
     layers = [name for name, _ in plain.decoder().named_modules() if name.endswith("_proj")]
     for name in layers:
-        held, known = (each.decoder().get_submodule(name).get_base_layer().weight for each in (quantized, plain))
+        found = (each.decoder().get_submodule(name).get_base_layer().weight for each in (quantized, fresh, plain))
+        held, untouched, known = found
+        assert torch.equal(held, untouched), "a pass without gradients leaves it as it was"
         assert (held.dtype, held.quant_state.quant_type) == (torch.uint8, "nf4")
         meant = dequantize_4bit(held.data, held.quant_state)
         assert torch.cosine_similarity(meant.flatten(), known.flatten(), dim=0) > 0.99
         known.data = meant
     assert len(layers) == 7 * 2
     assert quantized.parameter_count == plain.parameter_count
-    assert torch.allclose(learned(quantized), learned(plain), atol=1e-3)
-    assert torch.cosine_similarity(step(quantized, 1e-3), step(plain, 1e-3), dim=0) > 0.9999
-
-
-def test_a_base_in_four_bits_keeps_its_products_and_its_gradient_after_a_pass_without_gradients(wide):
-    scored, fresh = Policy(wide, LORA, settings=FOUR_BITS), Policy(wide, LORA, settings=FOUR_BITS)
-    learned(scored)
-    for name, layer in scored.decoder().named_modules():
-        if name.endswith("_proj"):
-            weight = layer.get_base_layer().weight
-            assert torch.equal(weight, fresh.decoder().get_submodule(name).get_base_layer().weight)
-    assert torch.equal(step(scored, 1e-3), step(fresh, 1e-3))
+    assert torch.allclose(scored, learned(plain), atol=1e-3)
+    gradient = step(quantized, 1e-3)
+    assert torch.equal(gradient, step(fresh, 1e-3))
+    assert torch.cosine_similarity(gradient, step(plain, 1e-3), dim=0) > 0.9999
 
 
 async def test_a_base_in_four_bits_is_sampled_as_it_is_trained(wide, tmp_path):
@@ -157,9 +152,7 @@ def fake_unsloth(monkeypatch) -> list[dict[str, Any]]:
     return FastLanguageModel.asked
 
 
-def test_unsloth_is_asked_for_the_same_base_and_adapter_which_score_and_learn_as_pefts(
-    policy, fresh_policy, fake_unsloth
-):
+def test_unsloth_makes_the_same_base_and_adapter_which_score_and_learn_as_pefts(policy, fresh_policy, fake_unsloth):
     theirs = Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH)
     loaded, adapted = fake_unsloth
     assert (loaded["model_name"], loaded["dtype"]) == (str(EMBEDDED_PATH), torch.float32)

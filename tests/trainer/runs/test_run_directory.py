@@ -55,14 +55,6 @@ def test_a_run_is_not_continued_over_other_weights_of_its_name_or_a_base_that_re
         run.check(based_on(tmp_path / "base", renderer="qwen3"))
 
 
-def test_a_run_in_use_is_refused_until_it_is_closed(tmp_path):
-    with contextlib.closing(open_run(tmp_path)):
-        with pytest.raises(RunDirectoryError, match=r"another process is using(?s:.*)another name"):
-            open_run(tmp_path)
-        RunDirectory(tmp_path, "project", "other").close()
-    open_run(tmp_path).close()
-
-
 @pytest.mark.parametrize("blocked", [".", "project/name"])
 def test_a_directory_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path, blocked):
     file = tmp_path / "runs" / blocked
@@ -131,13 +123,16 @@ def test_another_base_model_is_refused_naming_both_and_a_description_has_a_versi
     run.check(DESCRIPTION)
 
 
-def test_a_run_that_never_began_leaves_nothing_behind_and_one_that_did_stays(tmp_path):
+def test_a_run_that_never_began_leaves_nothing_behind_and_one_in_use_is_refused_until_it_is_closed(tmp_path):
     run = open_run(tmp_path / "runs")
     run.close()
     run.discard_if_new()
     assert list(tmp_path.rglob("*")) == []
     begun = open_run(tmp_path)
     begun.describe(DESCRIPTION)
+    with pytest.raises(RunDirectoryError, match=r"another process is using(?s:.*)another name"):
+        open_run(tmp_path)
+    RunDirectory(tmp_path, "project", "other").close()
     begun.close()
     begun.discard_if_new()
     again = open_run(tmp_path)
@@ -241,9 +236,7 @@ def save(checkpoints: Checkpoints, step: int) -> Path:
     return checkpoints.save(step, write)
 
 
-def test_a_deletion_that_fails_in_the_middle_leaves_no_half_checkpoint_and_the_next_one_ends_it(
-    checkpoints, monkeypatch
-):
+def test_a_deletion_that_fails_leaves_no_half_checkpoint_and_the_next_one_ends_it(checkpoints, monkeypatch):
     for step in (1, 2, 3):
         save(checkpoints, step)
 

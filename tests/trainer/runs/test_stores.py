@@ -78,11 +78,20 @@ def store(request, tmp_path, monkeypatch, s3: str, hub: FakeHub) -> Store:
     return open_store(f"s3://{bucket}/backups")
 
 
-def test_a_checkpoint_comes_back_as_it_was(store: Store, tmp_path: Path) -> None:
+def test_a_checkpoint_comes_back_as_it_was_and_what_is_not_there_or_of_another_model_is_told(store, tmp_path):
     run = a_run(tmp_path / "here", 3, 7)
     assert push_checkpoint(run, 3, store, PLACE) == f"{store.address}/desk/clerk/checkpoints/000003"
     push_checkpoint(run, 7, store, PLACE)
-    assert stored_steps(store, PLACE) == [3, 7]
+    with pytest.raises(StorageError, match="no whole checkpoint of step 9; it has: 3, 7"):
+        push_checkpoint(run, 9, store, PLACE)
+    with pytest.raises(StorageError, match="no checkpoint of step 1; it has: 3, 7"):
+        pull_checkpoint(store, PLACE, 1, tmp_path / "there", KEY)
+    theirs = a_run(tmp_path / "theirs", 3, base="another")
+    with pytest.raises(RunDirectoryError, match="other settings"):
+        pull_checkpoint(store, PLACE, 7, tmp_path / "theirs", KEY)
+    with pytest.raises(StorageError, match=r"(?s)another run is at .*another base_model.*place of its own"):
+        push_checkpoint(theirs, 3, open_store(store.address), PLACE)
+    assert stored_steps(open_store(store.address), PLACE) == [3, 7]
     assert pull_checkpoint(store, PLACE, None, tmp_path / "there", KEY) == 7
     assert pull_checkpoint(store, PLACE, 3, tmp_path / "there", KEY) == 3
     pulled = tmp_path / "there" / "desk" / "clerk"
@@ -166,21 +175,6 @@ def test_a_pull_that_was_cut_off_goes_on(store, tmp_path, monkeypatch, hub):
     assert kept in [path.stat().st_ino for path in pulled.rglob("*.*")], "it was not fetched again"
     assert Checkpoints(pulled / "checkpoints").latest() == 2
     assert sorted(path.name for path in pulled.iterdir()) == [".lock", "checkpoints", "metrics.jsonl", "model.json"]
-
-
-def test_what_is_not_there_and_another_model_of_the_same_name_are_told(store: Store, tmp_path: Path) -> None:
-    run = a_run(tmp_path / "here", 2)
-    with pytest.raises(StorageError, match="no whole checkpoint of step 9; it has: 2"):
-        push_checkpoint(run, 9, store, PLACE)
-    push_checkpoint(run, 2, store, PLACE)
-    with pytest.raises(StorageError, match="no checkpoint of step 1; it has: 2"):
-        pull_checkpoint(store, PLACE, 1, tmp_path / "there", KEY)
-    theirs = a_run(tmp_path / "there", 3, base="another")
-    with pytest.raises(RunDirectoryError, match="other settings"):
-        pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
-    with pytest.raises(StorageError, match=r"(?s)another run is at .*another base_model.*place of its own"):
-        push_checkpoint(theirs, 3, open_store(store.address), PLACE)
-    assert stored_steps(open_store(store.address), PLACE) == [2]
 
 
 def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path, monkeypatch, hub) -> None:

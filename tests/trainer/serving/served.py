@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from hypothesis import strategies as st
@@ -69,12 +69,8 @@ def serving(policy: Policy, gate: Gate | None = None) -> Generator[EndpointServe
 
 @contextmanager
 def endpoint_of(engine: Engine, policy: Policy, **settings: Any) -> Generator[EndpointServer]:
-    server = EndpointServer(engine, policy, model="desk", **settings)
-    try:
+    with closing(engine), closing(EndpointServer(engine, policy, model="desk", **settings)) as server:
         yield server
-    finally:
-        server.close()
-        engine.close()
 
 
 def client_of(server: EndpointServer, api_key: str = "gavel") -> AsyncOpenAI:

@@ -101,15 +101,15 @@ async def test_messages_with_tools_go_on_from_the_very_tokens_that_were_sampled(
     assert_goes_on(capture.trajectory, policy, first.usage.output_tokens + second.usage.output_tokens)
 
 
-async def test_the_prompt_is_that_of_the_same_chat_and_can_be_counted(client, anthropic):
+async def test_a_prompt_is_that_of_the_same_chat_a_stop_sequence_is_named_and_a_thread_refused(client, anthropic):
     message = await anthropic.messages.create(**(ASKING | {"max_tokens": 1}), messages=ASKED)
     counted = await anthropic.messages.count_tokens(model="desk", system=SYSTEM, tools=OWN_TOOLS, messages=ASKED)
     chat = await client.chat.completions.create(model="desk", messages=OPENING, tools=TOOLS, max_tokens=1)
     assert message.usage.input_tokens == counted.input_tokens == chat.usage.prompt_tokens
     assert message.stop_reason == "max_tokens"
-
-
-async def test_a_message_that_ends_at_a_stop_sequence_names_it(anthropic):
+    with pytest.raises(APIStatusError, match="thread is not supported") as error:
+        await anthropic.messages.create(**(ASKING | {"extra_body": {"thread": {"type": "create"}}}), messages=ASKED)
+    assert error.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"
     result = {"type": "tool_result", "tool_use_id": "c1", "content": "refunded 1001"}
     use = {"type": "tool_use", "id": "c1", "name": "refund", "input": {"order_id": "1001"}}
     asked = [*ASKED, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
@@ -129,12 +129,6 @@ def test_a_streamed_message_is_the_whole_one(reply, finish_reason):
     for event in map(MESSAGE_EVENT.validate_python, message_events(whole)):
         made = accumulate_event(event=event, current_snapshot=made, json_bufs=parts)
     assert made.model_dump() == Message.model_validate(whole).model_dump()
-
-
-async def test_a_thread_is_refused_so_that_clients_go_on_without_one(anthropic):
-    with pytest.raises(APIStatusError, match="thread is not supported") as error:
-        await anthropic.messages.create(**(ASKING | {"extra_body": {"thread": {"type": "create"}}}), messages=ASKED)
-    assert error.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"
 
 
 FLAT_TOOLS = [{"type": "function", "strict": False, **tool["function"]} for tool in TOOLS]

@@ -19,6 +19,7 @@ from tests.trainer.serving.served import completion_of, replies, texts
 
 USER = {"role": "user", "content": "Hello"}
 TOOL = {"type": "function", "function": {"name": "refund"}}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "lamp"}
 
 
 def json_values(*words: str) -> st.SearchStrategy[object]:
@@ -85,10 +86,7 @@ REFUSED = {
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input_image"),
         ({"input": [{"type": "message", "role": "tool", "content": "hi"}]}, "'tool'"),
         ({"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]}, "input.0.function_call.name"),
-        (
-            {"input": [{"type": "function_call_output", "call_id": "c", "output": {"a": 1}}]},
-            "input.0.function_call_output.output",
-        ),
+        ({"input": [OUTPUT | {"output": {"a": 1}}]}, "input.0.function_call_output.output"),
     ],
 }
 
@@ -113,9 +111,10 @@ def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused_with_the_rang
     assert read_chat_request(body, 513).shaping == read_chat_request(body).shaping
 
 
-SCHEMA, LOOK_UP = {"type": "object"}, {"name": "look_up"}
+SCHEMA, LOOK_UP, FUNCTION, FORM = {"type": "object"}, {"name": "look_up"}, {"type": "function"}, {"type": "json_schema"}
 STRICT = {"name": "n", "schema": SCHEMA, "strict": True}
-LOOKING_UP = {"type": "function", "function": LOOK_UP | {"parameters": SCHEMA}}
+LOOKING_UP = FUNCTION | {"function": LOOK_UP | {"parameters": SCHEMA}}
+DESCRIBED = FUNCTION | LOOK_UP | {"parameters": SCHEMA, "strict": True, "description": None}
 
 
 @pytest.mark.parametrize(
@@ -131,33 +130,18 @@ LOOKING_UP = {"type": "function", "function": LOOK_UP | {"parameters": SCHEMA}}
         ),
         (
             messages,
-            {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}, "effort": "low"}},
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": SCHEMA}}},
+            {"output_config": {"format": FORM | {"schema": SCHEMA}, "effort": "low"}},
+            {"response_format": FORM | {"json_schema": {"name": "reply", "schema": SCHEMA}}},
         ),
         (responses, {"metadata": {"a": "b"}, "store": False, "reasoning": {"effort": "low"}, "include": []}, {}),
         (responses, {"temperature": 0.5, "seed": 4, "unheard_of": 1}, {"temperature": 0.5, "seed": 4, "unheard_of": 1}),
-        (
-            responses,
-            {"text": {"format": {"type": "json_schema", **STRICT}}},
-            {"response_format": {"type": "json_schema", "json_schema": STRICT}},
-        ),
-        (
-            responses,
-            {"tool_choice": {"type": "function", **LOOK_UP}},
-            {"tool_choice": {"type": "function", "function": LOOK_UP}},
-        ),
-        (
-            responses,
-            {"tools": [{"type": "function", **LOOK_UP, "parameters": SCHEMA, "strict": True, "description": None}]},
-            {"tools": [LOOKING_UP]},
-        ),
+        (responses, {"text": {"format": FORM | STRICT}}, {"response_format": FORM | {"json_schema": STRICT}}),
+        (responses, {"tool_choice": FUNCTION | LOOK_UP}, {"tool_choice": FUNCTION | {"function": LOOK_UP}}),
+        (responses, {"tools": [DESCRIBED]}, {"tools": [LOOKING_UP]}),
     ],
 )
 def test_what_the_apis_call_otherwise_is_translated_and_the_rest_passes(read, fields, expected):
     assert read(**fields) == {"model": "m", "messages": [USER], **expected}
-
-
-OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "lamp"}
 
 
 @given(replies(st.dictionaries(texts, texts, max_size=3).map(lambda given: json.dumps(given, ensure_ascii=False))))

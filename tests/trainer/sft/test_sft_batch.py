@@ -214,15 +214,12 @@ def test_a_demonstrated_turn_stands_in_the_prompt_that_the_endpoint_would_have_m
         endpoint.sampled(EPISODE[:at], TOOLS, EPISODE[at], turn.prompt_ids, turn.token_ids)
 
 
-def test_a_template_that_drops_earlier_reasoning_makes_several_sequences(policy):
+def test_a_template_that_drops_reasoning_makes_several_sequences_and_sampled_turns_keep_their_ids(policy):
     reasoned = [*OPENING, say("Sure?", reasoning_content="Better ask."), THANKS, say("Done.", reasoning_content="Go.")]
     first, second = sequences_of(policy, reasoned)
     assert trained_texts(policy, first) == ["<think>\nBetter ask.\n</think>\n\nSure?<|im_end|>"]
     assert trained_texts(policy, second) == ["<think>\nGo.\n</think>\n\nDone.<|im_end|>"]
     assert "Better ask." not in policy.tokenizer.decode(second.token_ids)
-
-
-def test_sampled_turns_keep_their_ids_and_messages_beside_them_are_context(policy):
     prompt = policy.renderer.render_ids(OPENING, tools=TOOLS, add_generation_prompt=True)
     odd = [77, 78, 79, policy.renderer.get_stop_token_ids()[0]]  # no tokenizer would split it so
     unknown = {"role": "developer", "content": "what is never rendered is never judged"}

@@ -62,21 +62,17 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Traje
     """A file of groups, the groups, the adapter after an uninterrupted run on them, and the seconds that it took."""
     runs = tmp_path_factory.mktemp("runs")
 
-    async def record() -> list[TrajectoryGroup]:
-        async with registered(runs, "sampler") as (sampler, _):
-            return [await a_group(sampler, 0.0, 1.0, 0.5) for _ in range(STEPS)]
+    async def train() -> tuple[list[TrajectoryGroup], float]:
+        async with registered(runs, "sampler") as (sampler, backend):
+            groups = [await a_group(sampler, 0.0, 1.0, 0.5) for _ in range(STEPS)]
+            began = time.monotonic()
+            await train_all(backend, groups)
+            return groups, time.monotonic() - began
 
-    groups = asyncio.run(record())
+    groups, seconds = asyncio.run(train())
     store = TrajectoryStore(runs / "groups.jsonl.zst")
     store.extend(groups)
-    began = time.monotonic()
-
-    async def train() -> None:
-        async with LocalBackend(runs) as backend:
-            await train_all(backend, groups)
-
-    asyncio.run(train())
-    return store.path, groups, adapter(runs), time.monotonic() - began
+    return store.path, groups, adapter(runs), seconds
 
 
 @contextlib.contextmanager

@@ -112,16 +112,14 @@ def calls_of(script: str, home: Path, **sky: str) -> list[str]:
     return (home / "called").read_text().splitlines()
 
 
-def test_gavel_is_installed_once_and_again_for_another_package(tmp_path: Path) -> None:
+def test_gavel_is_installed_once_a_package_and_several_processes_are_started_through_torchrun(tmp_path: Path) -> None:
     for _ in range(2):
         called = calls_of(setup_script(WHEEL), tmp_path)
     assert len(called) == 2
     assert called[1].endswith(f"install {tmp_path}/.gavel/packages/id/gavel.whl[service,train]")
     called = calls_of(setup_script(Path("/here/other/gavel.whl")), tmp_path)
     assert called[-1].endswith("/other/gavel.whl[service,train]")
-
-
-def test_one_process_is_started_plainly_with_its_arguments_whole_and_several_through_torchrun(tmp_path: Path) -> None:
+    (tmp_path / "called").unlink()
     script = run_script(["-m", "gavel", "x; echo $HOME", "~/runs"])
     for gpus in ("1", "0.5"):
         called = calls_of(script, tmp_path, NUM_NODES="1", NUM_GPUS_PER_NODE=gpus)
