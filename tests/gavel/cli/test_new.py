@@ -17,7 +17,6 @@ from gavel.scenarios.scripted_agent import talker
 from tests.endpoint import Endpoint, fails, says
 from tests.forked import gavel as run_gavel
 from tests.forked import succeed
-from tests.gavel.cli.test_app import mistake
 from tests.judge.task_drafts.writer_model import WriterModel
 
 
@@ -30,13 +29,6 @@ def test_what_is_written_passes_its_own_test_and_can_be_checked(tmp_path: Path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "my-desk"]
     tested = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert "2 passed" in tested.stdout, tested.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["my-desk", "../x", "9lives", "ä"])
-def test_a_name_that_is_taken_or_none_is_refused(tmp_path: Path, name: str):
-    (tmp_path / "my-desk").mkdir()
-    mistake("new", "scenario", name, cwd=tmp_path)
 
 
 SERVERS = Path(__file__).parents[2] / "scenarios" / "mcp_servers.py"
