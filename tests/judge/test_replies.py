@@ -92,11 +92,7 @@ async def test_scores_are_found_wherever_in_the_message_they_are_and_that_is_cou
     assert [judged.judgement.repairs[kind] for kind in found] == [len(judges)]
 
 
-pytestmark = pytest.mark.slow
-
 FORBIDDEN = "FORBIDDEN"
-
-
 FILTERED = says("")
 FILTERED.body["choices"][0]["finish_reason"] = "content_filter"
 REFUSALS: dict[str, Any] = {

@@ -88,11 +88,7 @@ def entries(states, score=0.2, **others):
     [
         ([50, 20], "2 numbers for 3 turns"),
         ([50, 40, 30, 20], "4 numbers for 3 turns"),
-        ([0.5, 0.4, 0.2], "not whole numbers"),
-        ([50, 400, 20], "not whole numbers"),
-        ([50, True, 20], "not whole numbers"),
-        ("50 40 20", "not whole numbers"),
-        (None, "not whole numbers"),
+        *((none, "not whole numbers") for none in ([0.5, 0.4, 0.2], [50, 400, 20], [50, True, 20], "50 40 20", None)),
         ([50, 40, 90], "90 percent after the last turn"),
     ],
 )

@@ -11,7 +11,7 @@ from aiohttp import web
 from gavel.integrations.agentgym.scenario import agentgym
 from gavel.scenarios.chat_model import FunctionModel
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
+from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.trajectory import Trajectory
 from tests.integrations.agentgym.env_servers import WIRES, EnvServer
 from tests.scenarios.scripts import scripted
@@ -200,23 +200,6 @@ async def test_an_answer_of_another_form_fails_the_episode_without_a_reward(path
     assert lost.status == "failed"
     assert told in (lost.status_reason or "")
     assert not {"success", "environment_reward"} & lost.metrics.keys()
-
-
-@pytest.mark.parametrize(
-    ("address", "told"),
-    [
-        ("nowhere", "no address"),
-        ("http://127.0.0.1:99999", "no address"),
-        ("chess+http://127.0.0.1:1", "no environment 'chess'"),
-        ("http://127.0.0.1:1?turns=0", "turns"),
-        ("http://127.0.0.1:1?tasks=5", "without held_out="),
-        ("http://127.0.0.1:1", "does not answer"),
-    ],
-)
-def test_an_address_that_cannot_be_used_is_told_with_a_remedy(address: str, told: str) -> None:
-    with pytest.raises(ScenarioError, match=told) as error:
-        find_scenario(f"agentgym:{address}")
-    assert error.value.remedy
 
 
 async def test_environments_that_are_left_are_closed_where_the_server_can() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel
 
+import gavel.integrations.art as art
 from gavel.integrations.art.dev import InternalModelConfig
 from gavel.integrations.art.errors import IgnoredSetting, NotInGavelError
 from gavel.integrations.art.local import LocalBackend
@@ -70,6 +71,8 @@ async def test_a_prompted_model_is_named_as_its_api_knows_it() -> None:
         await model.log([])
     with pytest.raises(NotRegisteredError, match="register"):
         await a_model().train([])
+    with pytest.raises(NotRegisteredError, match="register"):
+        a_model().backend()
 
 
 class Mail(Trajectory):
@@ -204,6 +207,13 @@ def test_what_has_no_effect_is_named_once_and_what_is_not_there_says_where_to_lo
         warnings.simplefilter("error")
         translated(kimi_k2_tau=0.1)
         translated(kimi_k2_tau=None, plot_tensors=False, logprob_calculation_chunk_size=1024, verbose=True)
+    with pytest.warns(IgnoredSetting, match="gpu_cost_per_hour_usd"):
+        LocalBackend(gpu_cost_per_hour_usd=2.0)
+    for refused in (art.ServerlessBackend, art.skypilot.SkyPilotBackend):
+        with pytest.raises(NotInGavelError, match="Gavel"):
+            refused()
+    with pytest.raises(AttributeError, match=r"docs/art\.md"):
+        _ = art.nothing  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.warns(IgnoredSetting, match="colour=…") as told:
         Model(name="a", project="mail", colour="red")
     assert told[0].filename == __file__, "the user's own line"
