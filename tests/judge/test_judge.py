@@ -10,7 +10,6 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.ruler import ruler, ruler_score_group
 from gavel.llm.errors import PermanentError
-from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, fails, labels_in, says, scores
@@ -175,8 +174,9 @@ async def test_a_probe_asks_every_model_once_and_names_the_fallback_that_fails(e
 
 
 def of(role: str, text: str = "bb", **metadata) -> Trajectory:
-    messages: list[Message] = [{"role": "user", "content": "Hi"}, {"role": role, "content": text}]
-    return Trajectory(messages_and_choices=messages, metadata=metadata)
+    return Trajectory(
+        messages_and_choices=[{"role": "user", "content": "Hi"}, {"role": role, "content": text}], metadata=metadata
+    )
 
 
 def with_item(item) -> TrajectoryGroup:

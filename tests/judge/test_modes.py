@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_anchors_that_make_no_sense_or_are_not_seen_are_refused(make):
         make()
 
 
-def scored(file: Path, *groups: dict[str, float | None]) -> Path:
+def scored(file: Path, *groups: Mapping[str, float | None]) -> Path:
     for group in groups:
         members = [
             desk(ending=text, metrics={"turns": 1} | ({} if score is None else {"human": score}))
@@ -112,9 +113,11 @@ def test_anchors_are_spread_over_the_scores_from_the_best_to_the_worst(tmp_path:
 
 def test_what_is_no_set_of_anchors_is_refused(tmp_path: Path) -> None:
     wrong = [[{"one": None, "two": None}], [{"one": 0.5, "two": 7.0}], [{"same": 0.5}, {"same": 0.9}]]
-    for number, (*groups, most) in enumerate([*([*each, 3] for each in wrong), [{"one": 0.5, "two": 0.9}, 1]]):
+    for number, groups in enumerate(wrong):
         with pytest.raises(JudgeError):
-            read_anchors(scored(tmp_path / f"{number}.jsonl.zst", *groups), most=most)
+            read_anchors(scored(tmp_path / f"{number}.jsonl.zst", *groups), most=3)
+    with pytest.raises(JudgeError):
+        read_anchors(scored(tmp_path / "a.jsonl.zst", {"one": 0.5, "two": 0.9}), most=1)
 
 
 async def prefers_length_a_little(messages, schema):

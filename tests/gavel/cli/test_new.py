@@ -38,10 +38,8 @@ GOOD = shlex.join([sys.executable, str(SERVERS), "good"])
 
 @pytest.fixture
 def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> WriterModel:
-    monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("GAVEL_PRICES", '{"openai/writer": [1, 2]}')
-    return WriterModel(endpoint)
+    return WriterModel(endpoint, monkeypatch)
 
 
 def new(*arguments: str) -> Result:

@@ -14,6 +14,7 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.trajectory import Trajectory
 from tests.integrations.agentgym.env_servers import WIRES, EnvServer
+from tests.limits import wait_until
 from tests.scenarios.scripts import scripted
 
 WINNING = {"sqlgym": "```sql\nsay {}\n```", "weather": 'say {} with Action Input: {{"a": 1}}'}
@@ -230,7 +231,7 @@ async def test_an_episode_that_is_cancelled_leaves_nothing_behind(servers) -> No
     server.calls.clear()
     server.delay = 0.5
     task = asyncio.create_task(play(scenario, scripted("Action: wait")))
-    await asyncio.to_thread(server.wait_for, "/step")
+    await asyncio.to_thread(wait_until, lambda: server.count("/step") > 0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -40,9 +40,8 @@ def a_model() -> TrainableModel[AgentConfig]:
 
 def test_a_copy_can_be_renamed_and_keeps_its_settings() -> None:
     first = a_model()
-    second = first.model_copy(deep=True)
+    second: Any = first.model_copy(deep=True)
     second.name = "a-2"
-    assert second.config is not None
     second.config.turns = 5
     assert first.config == AgentConfig(turns=3)
     assert second.gavel_model().key == ("mail", "a-2")
@@ -167,8 +166,7 @@ def a_group(*replies: str) -> TrajectoryGroup:
 
 async def test_scores_are_rewards_and_metrics_or_numbered_and_the_first_reward_is_kept(endpoint: Endpoint) -> None:
     endpoint.script = [scores(0.5)]
-    judged = await ruler_score_group(a_group("here", "there"), JUDGE, endpoint.params)
-    assert judged is not None
+    judged: Any = await ruler_score_group(a_group("here", "there"), JUDGE, endpoint.params)
     for member in judged:
         assert (member.reward, member.metrics["ruler_score"]) == (0.5, 0.5)
         assert member.metrics["independent_reward"] == 0.25
@@ -188,8 +186,7 @@ async def test_a_member_without_messages_leaves_its_group_and_a_judge_that_fails
     assert "[art_ruler] Swallowed exception" in capsys.readouterr().out
     endpoint.script = [scores(0.7)]
     group.trajectories.append(Trajectory(messages_and_choices=[], reward=0.0))
-    judged = await ruler_score_group(group, JUDGE, endpoint.params)
-    assert judged is not None
+    judged: Any = await ruler_score_group(group, JUDGE, endpoint.params)
     assert [member.reward for member in judged] == [0.7, 0.7]
     assert "no messages" in judged.exceptions[0].message
     assert len(group) == 3

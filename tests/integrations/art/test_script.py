@@ -17,7 +17,7 @@ from gavel.integrations.art.utils.sft import train_sft_from_file
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.run_directory import NamedCheckpointError
 from tests.endpoint import Endpoint
-from tests.integrations.letters_judge import by_text
+from tests.integrations.judges import by_text
 
 pytestmark = pytest.mark.slow
 

@@ -5,6 +5,8 @@ import json
 import re
 from typing import Any
 
+import pytest
+
 from tests.endpoint import Endpoint, Request, says
 from tests.fake_server import Answer
 
@@ -22,7 +24,9 @@ USAGE = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
 class WriterModel:
     """`write`, `play` and `judge` may be replaced. An attempt calls `tool`; all are solved."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
         self.requests = endpoint.requests
         self.tool: str | None = "add"
         self._goals = itertools.chain(GOALS, map("".join, itertools.product(SYLLABLES, repeat=4)))
