@@ -196,25 +196,15 @@ class Walk:
 
 def check_output(shown: str, printed: str) -> None:
     """Raises `WalkError` when a line of the page is not printed, or not in this order."""
-    lines = [_plain(line) for line in printed.splitlines()]
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
     at = 0
     for line in shown.splitlines():
         if not line.strip() or line.strip() == "…":
             continue
-        pattern = re.compile(_pattern(_plain(line)))
+        parts = re.split(r"(\s*…\s*|" + _NUMBER.pattern + ")", " ".join(line.split()))
+        known = {part: ".*" if part.strip() == "…" else _NUMBER.pattern for part in parts[1::2]}
+        pattern = re.compile("".join(known.get(part) or re.escape(part) for part in parts))
         found = next((number for number in range(at, len(lines)) if pattern.fullmatch(lines[number])), None)
         if found is None:
             raise WalkError(f"the page shows the line\n{line}\nand this was printed:\n{printed}")
         at = found + 1
-
-
-def _plain(line: str) -> str:
-    return " ".join(line.split())
-
-
-def _pattern(line: str) -> str:
-    parts = re.split(r"(\s*…\s*|" + _NUMBER.pattern + ")", line)
-    return "".join(
-        ".*" if part.strip() == "…" else _NUMBER.pattern if _NUMBER.fullmatch(part) else re.escape(part)
-        for part in parts
-    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.endpoint import Endpoint
-from tests.integrations.letters_judge import share_of_a
+from tests.integrations.judges import share_of_a
 from tests.judge.service.in_process import config_of
 from tests.judge.service.processes import served
 

@@ -10,6 +10,7 @@ import pytest
 
 from gavel.base import entry_points
 from gavel.base.entry_points import EntryPointError
+from gavel.scenarios.scenario import ScenarioError, find_scenario
 from tests.limits import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -129,6 +130,31 @@ def test_a_command_that_cannot_be_loaded_is_listed_and_says_why_when_it_is_run(t
     assert "a_package_that_is_not_there" in run.stderr
     same = distribution(tmp_path / "again", {"gavel.commands": "chess"}, "NAME, HELP = 'train', ''\ncommand = print\n")
     assert "both called 'train'" in python("from gavel.cli.app import app; app(['chess'])", same).stderr
+
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("agentgym:nowhere", "no address"),
+        ("agentgym:http://127.0.0.1:99999", "no address"),
+        (f"agentgym:chess+{NOWHERE}", "no environment 'chess'"),
+        (f"agentgym:{NOWHERE}?turns=0", "turns"),
+        (f"agentgym:{NOWHERE}?tasks=5", "without held_out="),
+        (f"agentgym:{NOWHERE}", "does not answer"),
+        ("openenv:localhost:8000", "no address of a server"),
+        (f"openenv:{NOWHERE}", "cannot be reached"),
+        (f"openenv:{NOWHERE}?task=3", "task is no option"),
+        (f"openenv:{NOWHERE}?tasks=many", "tasks is .many.: "),
+        (f"openenv:{NOWHERE}?token=NO_SUCH_TOKEN", "not set"),
+    ],
+)
+def test_an_address_that_is_none_says_what_to_type(address: str, told: str):
+    with pytest.raises(ScenarioError, match=told) as caught:
+        find_scenario(address)
+    assert caught.value.remedy
 
 
 def test_a_name_that_is_not_there_lists_those_that_are():

@@ -18,7 +18,7 @@ from gavel.integrations.eval_protocol import evaluate
 from gavel.scenarios.truth import truth_of
 from tests.endpoint import Endpoint, says
 from tests.integrations.adapters_page import program
-from tests.integrations.worth_judge import WorthJudge
+from tests.integrations.judges import WorthJudge
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.adapters

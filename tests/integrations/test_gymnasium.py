@@ -11,18 +11,20 @@ gymnasium = pytest.importorskip("gymnasium", reason="make test-bridges installs 
 from gavel.integrations.gymnasium.scenario import gymnasium_scenario  # noqa: E402
 from gavel.scenarios.rollout import rollout  # noqa: E402
 from gavel.scenarios.scenario import ScenarioError, find_scenario  # noqa: E402
-from tests.integrations.players import call, script  # noqa: E402
+from tests.scenarios.scripts import Step, scripted  # noqa: E402
 
 pytestmark = pytest.mark.bridges
 WAY = ["down", "down", "right", "right", "down", "right"]
 
 
+def act(action: str) -> Step:
+    return "act", {"action": action}
+
+
 async def test_the_way_over_the_ice():
-    scenario = find_scenario("gymnasium:FrozenLake-v1?is_slippery=false")
-    turns = [call("act", i, action=step) for i, step in enumerate(WAY)]
-    found = await rollout(script(turns), scenario, scenario.tasks()[0])
+    scenario: Any = find_scenario("gymnasium:FrozenLake-v1?is_slippery=false")
+    found = await rollout(scripted(*(act(step) for step in WAY)), scenario, scenario.tasks()[0])
     assert found.status == "finished"
-    assert scenario.success is not None
     assert scenario.success(found)
     assert found.metrics["environment_reward"] == 1.0
     assert found.messages()[1]["content"].startswith("[S]FFF")
@@ -32,15 +34,8 @@ async def test_the_way_over_the_ice():
 
 async def test_bad_actions_survive():
     scenario = find_scenario("gymnasium:Taxi-v4?turns=6")
-    turns = [
-        call("act", action="fly"),
-        call("act", 1, way="north"),
-        call("act", 2),
-        call("jump", 3),
-        {"content": "north"},
-        call("act", 5, action="north"),
-    ]
-    found = await rollout(script(turns), scenario, scenario.tasks()[0])
+    turns = act("fly"), ("act", {"way": "north"}), ("act", {}), ("jump", {}), "north", act("north")
+    found = await rollout(scripted(*turns), scenario, scenario.tasks()[0])
     assert found.status == "truncated"
     assert found.metrics["tool_errors"] == 4
     assert found.metrics["raw_return"] == -1.0
@@ -48,10 +43,9 @@ async def test_bad_actions_survive():
 
 async def test_chance_is_of_the_seed_also_among_64_others():
     scenario = find_scenario("gymnasium:FrozenLake-v1?tasks=64")  # which is slippery
-    turns = [call("act", i, action="right") for i in range(50)]
 
     async def played(task: Any) -> list[Any]:
-        return (await rollout(script(turns), scenario, task)).messages()
+        return (await rollout(scripted(act("right")), scenario, task)).messages()
 
     alone = [await played(task) for task in scenario.tasks()[:6]]
     together = await asyncio.gather(*(played(task) for task in scenario.tasks()))
@@ -81,13 +75,12 @@ class Echo(gymnasium.Env):
 
 async def test_a_class_of_one_s_own_acts_on_text():
     Echo.closed = 0
-    scenario = gymnasium_scenario(Echo, name="echo", goal="Say end.", success=1.0)
+    scenario: Any = gymnasium_scenario(Echo, name="echo", goal="Say end.", success=1.0)
     assert "Say end." in scenario.system
-    turns = [call("act", action="hello"), call("act", 1, action="much too long"), call("act", 2, action="end")]
-    one, other = [await rollout(script(turns), scenario, scenario.tasks()[0]) for _ in range(2)]
+    agent = scripted(act("hello"), act("much too long"), act("end"))
+    one, other = [await rollout(agent, scenario, scenario.tasks()[0]) for _ in range(2)]
     assert one.messages() == other.messages()
     assert one.metrics["tool_errors"] == 1
-    assert scenario.success is not None
     assert scenario.success(one)
     assert Echo.closed == 3  # the sample that told the actions, too
 
@@ -110,7 +103,7 @@ def test_an_address_that_is_none_is_told(address: str, said: str):
 
 async def test_an_environment_that_raises_fails_its_episode():
     scenario = gymnasium_scenario(Echo, name="echo", describe=lambda observation, info: f"It says {observation}")
-    found = await rollout(script([call("act", action="burst")]), scenario, scenario.tasks()[0])
+    found = await rollout(scripted(act("burst")), scenario, scenario.tasks()[0])
     assert found.status == "failed"
     assert "the pipe burst" in (found.status_reason or "")
     assert found.messages()[1]["content"].startswith("It says Listening")

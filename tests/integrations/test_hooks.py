@@ -22,9 +22,9 @@ from gavel.integrations import areal, nemo, skyrl, slime
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
 from tests.integrations.adapters_page import run, stand_in
+from tests.integrations.judges import WorthJudge
 from tests.integrations.released_source import definitions, executed, fields, parameters
 from tests.integrations.words import END, Words
-from tests.integrations.worth_judge import WorthJudge
 
 Tensors = dict[str, torch.Tensor]
 
@@ -370,8 +370,7 @@ async def test_areal_s_own_padding_and_normalization_take_the_group(monkeypatch:
     data = executed("areal", "areal/utils/data.py", *names, **scope)
     stand_in(monkeypatch, "areal.utils.data", concat_padded_tensors=data["concat_padded_tensors"])
     hook = areal.arun_episode(WorthJudge(), group_size=3, unscored="member")
-    tensors = await hook(Workflow(*WITHHELD), None, {"messages": [{"role": "user", "content": ASKED}]})
-    assert tensors is not None
+    tensors: Any = await hook(Workflow(*WITHHELD), None, {"messages": [{"role": "user", "content": ASKED}]})
     levels = {"mean_level": "group", "mean_leave1out": False, "std_level": None, "std_unbiased": True}
     advantages = data["Normalization"](SimpleNamespace(**levels, group_size=3, eps=1e-5))(tensors["rewards"])
     assert advantages.tolist() == pytest.approx([0.4, 0.0, -0.4], abs=1e-6)

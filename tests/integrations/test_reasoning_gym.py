@@ -11,13 +11,13 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
-from tests.integrations.players import script
+from tests.scenarios.scripts import scripted
 
 pytestmark = pytest.mark.bridges
 
 
 async def answered(scenario: Scenario, task: Task, said: str) -> Trajectory:
-    return await rollout(script([{"content": said}]), scenario, task)
+    return await rollout(scripted(said), scenario, task)
 
 
 @pytest.mark.parametrize("name", ["leg_counting", "chain_sum", "countdown", "sudoku", "maze", "basic_arithmetic"])

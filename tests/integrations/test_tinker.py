@@ -25,7 +25,7 @@ from gavel.integrations.tinker import compute_group_rewards
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
 from tests.integrations.adapters_page import program
-from tests.integrations.worth_judge import WorthJudge
+from tests.integrations.judges import WorthJudge
 
 pytestmark = pytest.mark.adapters
 

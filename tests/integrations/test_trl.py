@@ -23,7 +23,7 @@ from gavel.scenarios.errors import JudgeError
 from tests.endpoint import Endpoint, says
 from tests.integrations.adapters_page import program
 from tests.integrations.adapters_page import run as run_program
-from tests.integrations.letters_judge import by_letters_and_position_here, share_of_a
+from tests.integrations.judges import by_letters_and_position_here, share_of_a
 from tests.integrations.tiny_policy import LETTERS, tiny_policy
 from tests.limits import HANG_SECONDS
 
@@ -113,11 +113,7 @@ def test_it_logs_explanations_and_what_was_not_scored(judge: gavel.Judge):
 class Trainer:
     """What a GRPOTrainer says of its groups to the reward function that it gives its `_log_metric`."""
 
-    num_generations = 4
-    num_generations_eval = 2
-
-    def __init__(self, training: bool = True) -> None:
-        self.model = SimpleNamespace(training=training)
+    num_generations, model = 4, SimpleNamespace(training=True)
 
     def log_metric(self, name: str, value: float) -> None: ...
 

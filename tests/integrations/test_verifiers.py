@@ -12,7 +12,7 @@ from gavel.scenarios.errors import JudgeError  # noqa: E402
 from gavel.scenarios.truth import truth_of  # noqa: E402
 from tests.endpoint import Endpoint, fails, says  # noqa: E402
 from tests.integrations.adapters_page import program  # noqa: E402
-from tests.integrations.worth_judge import WorthJudge  # noqa: E402
+from tests.integrations.judges import WorthJudge  # noqa: E402
 
 pytestmark = pytest.mark.adapters
 

@@ -12,7 +12,7 @@ from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
-from tests.integrations.players import script
+from tests.scenarios.scripts import scripted
 
 pytestmark = [pytest.mark.adapters, pytest.mark.slow]
 
@@ -97,7 +97,7 @@ async def test_its_taskset_harness_and_rewards_are_played(sums: Scenario):
     assert sums.success is not None
     assert sums.success(found)
     assert found.reward is None
-    wrong = await rollout(script([{"content": "?"}, {"content": "?"}]), sums, task)
+    wrong = await rollout(scripted("?"), sums, task)
     assert not sums.success(wrong)
 
 

@@ -34,7 +34,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.loop.evaluation import measure
 from tests.endpoint import says
 from tests.integrations.conftest import JudgeService
-from tests.integrations.letters_judge import by_letters_and_position
+from tests.integrations.judges import by_letters_and_position
 from tests.judge.service.in_process import MODEL
 from tests.scenarios.scripts import scripted
 

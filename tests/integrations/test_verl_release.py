@@ -24,7 +24,7 @@ from gavel.integrations.verl.tools import VerlTools
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.tools import Toolbox
 from tests.integrations.conftest import JudgeService
-from tests.integrations.letters_judge import by_letters_and_position
+from tests.integrations.judges import by_letters_and_position
 from tests.integrations.tiny_policy import tiny_policy
 from tests.judge.service.in_process import MODEL
 

@@ -173,8 +173,10 @@ async def test_a_probe_asks_every_model_once_and_names_the_fallback_that_fails(e
         await Judge([jurors[0], Juror("openai/lost", params=endpoint.params)]).probe()
 
 
-def of(role: str, text: str = "bb") -> Trajectory:
-    return Trajectory(messages_and_choices=[{"role": "user", "content": "Hi"}, {"role": role, "content": text}])
+def of(role: str, text: str = "bb", **metadata) -> Trajectory:
+    return Trajectory(
+        messages_and_choices=[{"role": "user", "content": "Hi"}, {"role": role, "content": text}], metadata=metadata
+    )
 
 
 def with_item(item) -> TrajectoryGroup:
@@ -190,6 +192,7 @@ def with_item(item) -> TrajectoryGroup:
         (TrajectoryGroup([]), "Give gavel"),
         (TrajectoryGroup(exceptions=[OSError()]), "Mend what"),
         (TrajectoryGroup([of("assistant"), of("asistant")]), "1 .*user, asistant.*Rename asistant to assistant"),
+        (TrajectoryGroup(of("assistant", n, task={"user": "?", "reference": n}) for n in "ab"), "not comparable"),
         *(
             (with_item(item), r"trajectory 1 .* which is no message.*await tools\.answer\(call\)")
             for item in ("On Friday.", None, [{"role": "assistant", "content": "On Friday."}], {"x": 1})
@@ -303,14 +306,9 @@ async def test_without_a_model_the_default_is_asked(monkeypatch):
     assert Judge().names == ["gavel/constant"]
 
 
-async def test_nothing_to_score_is_no_error():
+async def test_bare_message_lists_are_scored_in_order_and_nothing_to_score_is_no_error():
     assert await ruler([]) == []
-    empty = await ruler_score_group(TrajectoryGroup([], metadata={"task": 1}))
-    assert empty.trajectories == []
-    assert empty.metadata == {"task": 1}
-
-
-async def test_bare_message_lists_are_scored_in_order():
+    assert (await ruler_score_group(TrajectoryGroup([], metadata={"task": 1}))).metadata == {"task": 1}
     lists = [[*OPENING, {"role": "assistant", "content": text}] for text in ("Done.", "")]
     good, bad = await ruler(lists, "stand-in", rubric=RULES, tools=TOOLS, orders=1)
     assert good.score > bad.score

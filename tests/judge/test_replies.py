@@ -48,8 +48,7 @@ async def test_a_reply_over_http_gives_the_right_scores_or_none(case, endpoint):
 
     endpoint.script = [step]
     judge = Judge(Juror("openai/judge", params=endpoint.params), orders=1)
-    judged = await judge.score(saying(*MEMBERS))
-    assert judged.judgement
+    judged: Any = await judge.score(saying(*MEMBERS))
     rewards, calls = [trajectory.reward for trajectory in judged], len(endpoint.requests)
     if case["name"] == "null score":
         assert (rewards, calls) == ([None, *case["scores"][1:]], 1)
@@ -85,18 +84,13 @@ async def test_scores_are_found_wherever_in_the_message_they_are_and_that_is_cou
 
     endpoint.script = [lambda request: says(**judge(request["messages"], {}))]
     judges = [judge, Juror("openai/judge", params=endpoint.params)]
-    judged = await Judge(judges, orders=1).score(saying(*MEMBERS))
+    judged: Any = await Judge(judges, orders=1).score(saying(*MEMBERS))
     assert [trajectory.reward for trajectory in judged] == [0.9, 0.2, 0.5]
-    assert judged.judgement
     found = {"tool call", "content parts"} & judged.judgement.repairs.keys()
     assert [judged.judgement.repairs[kind] for kind in found] == [len(judges)]
 
 
-pytestmark = pytest.mark.slow
-
 FORBIDDEN = "FORBIDDEN"
-
-
 FILTERED = says("")
 FILTERED.body["choices"][0]["finish_reason"] = "content_filter"
 REFUSALS: dict[str, Any] = {

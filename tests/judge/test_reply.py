@@ -29,7 +29,6 @@ DRAFT = json.dumps({"scores": entries(dict.fromkeys(LABELS, 0.1))})
 
 GOOD = {
     "plain": PLAIN,
-    "after thinking": f"<think>maybe {DRAFT}</think>{PLAIN}",
     "after thinking about tags": f"<think>it wrote <think>, </think> and {DRAFT}</think>\n\n{PLAIN}",
     "after the thoughts of other models": f"<|START_THINKING|>{DRAFT}<|END_THINKING|>{PLAIN}",
     "in the wrappers of two vendors": json.dumps({"parameter": {"properties": {"scores": entries()}}}),
@@ -45,7 +44,6 @@ GOOD = {
     "encoded three times": json.dumps(json.dumps(PLAIN)),
     "without the last brace": json.dumps({"scores": entries()})[:-1],
     "without a closing bracket within": PLAIN.replace("]}", "}"),
-    "tags in an explanation": PLAIN.replace("why", "it wrote <think> and </think>", 1),
     "an explanation that says otherwise": PLAIN.replace("why", "It is worth 0.1, on a scale of ten 7.", 1),
     "a comment of one word": PLAIN.replace("0.9}", "0.9} // best"),
 }

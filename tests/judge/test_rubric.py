@@ -173,12 +173,3 @@ async def test_a_tasks_rubric_and_criteria_replace_the_judges(truth, expected):
     assert whole.prompt_ids[0] == whole.settings.get("task_rubric", judge.rubric.id) == expected.id
     assert whole.settings.items() >= judge.settings.items()
     assert set(judged.trajectories[0].judgement.criteria) == {criterion.name for criterion in expected.criteria}
-
-
-async def test_members_of_different_tasks_are_refused_before_any_call():
-    model = Watches()
-    group = told("Austen", "Brontë", reference="Jane Austen")
-    group.trajectories[1].metadata["task"] = Task(user="Who?", reference="Anne Brontë").model_dump(mode="json")
-    with pytest.raises(JudgeError):
-        await Judge(model).score(group)
-    assert not model.prompts

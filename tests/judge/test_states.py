@@ -88,11 +88,7 @@ def entries(states, score=0.2, **others):
     [
         ([50, 20], "2 numbers for 3 turns"),
         ([50, 40, 30, 20], "4 numbers for 3 turns"),
-        ([0.5, 0.4, 0.2], "not whole numbers"),
-        ([50, 400, 20], "not whole numbers"),
-        ([50, True, 20], "not whole numbers"),
-        ("50 40 20", "not whole numbers"),
-        (None, "not whole numbers"),
+        *((none, "not whole numbers") for none in ([0.5, 0.4, 0.2], [50, 400, 20], [50, True, 20], "50 40 20", None)),
         ([50, 40, 90], "90 percent after the last turn"),
     ],
 )
@@ -168,7 +164,7 @@ async def judged_by_rules(*members):
     return [each.judgement for each in judged if each.judgement]
 
 
-async def test_a_state_of_the_stand_in_is_the_mean_of_those_that_stood_there_until_the_turn_that_decided():
+async def test_a_state_of_the_stand_in_is_the_mean_of_those_that_stood_there_until_they_part_or_it_is_decided():
     good, wrong, _ = await judged_by_rules(GOOD, WRONG, HASTY)
     together = fmean([good.score, wrong.score])
     assert good.states[:2] == wrong.states[:2] == pytest.approx([together] * 2, abs=0.006)
@@ -176,9 +172,6 @@ async def test_a_state_of_the_stand_in_is_the_mean_of_those_that_stood_there_unt
     assert good.states[:2] == wrong.states[:2]
     assert good.states[-1] == good.score == 1.0
     assert wrong.largest_fall == 2  # the call of deny, counted from 0
-
-
-async def test_attempts_that_begin_alike_have_equal_states_until_they_part():
     members = [desk("get_order", "get_policy", *rest) for rest in (["refund"], ["deny"], [], ["refund", "deny"])]
     found = [judgement.states[:2] for judgement in await judged_by_rules(*members, HASTY)]
     assert found[0] == found[1] == found[2] == found[3] != found[4]

@@ -84,15 +84,19 @@ async def test_a_prompt_that_is_too_long_is_not_sent_again(endpoint, wire, statu
         "Invalid value for 'response_format': json_schema is not supported.",
         "Invalid schema for response_format 'scores'",
         "max_tokens must be at least 1, got 0",
+        "unknown field",
         "Invalid 'user': string too long. Expected a string with maximum length 64, but got 80 instead.",
     ],
 )
-async def test_another_refusal_of_a_format_is_met_with_a_simpler_one(endpoint, wire, words):
+async def test_another_refusal_of_a_format_is_met_with_a_simpler_one_that_is_remembered(endpoint, wire, words):
+    endpoint.script = [lambda asked: fails(400, words)(asked) if "response_format" in asked else says("hi")]
+    judge = client(endpoint)
+    assert [(await judge.ask(PROMPT, SCHEMA)).text for _ in range(2)] == ["hi", "hi"]
+    assert formats(endpoint) == ["json_schema", "json_object", "plain", "plain"]
     endpoint.script = [fails(400, words)]
     with pytest.raises(LlmError) as error:
-        await client(endpoint).ask(PROMPT, SCHEMA)
+        await judge.ask(PROMPT, SCHEMA)
     assert not isinstance(error.value, ContextError)
-    assert formats(endpoint) == ["json_schema", "json_object", "plain"]
 
 
 @pytest.mark.parametrize("failure", [fails(503), fails(429), lambda _: Answer(b"", breaks_off=True)])
@@ -124,13 +128,6 @@ async def test_a_request_that_waits_long_is_told_with_the_reason(endpoint, wire,
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert asking.activity.waiting == ""
-
-
-async def test_a_server_without_schemas_is_asked_for_json_then_plainly_and_that_is_remembered(endpoint, wire):
-    endpoint.script = [lambda asked: fails(400, "unknown field")(asked) if "response_format" in asked else says("hi")]
-    judge = client(endpoint)
-    assert [(await judge.ask(PROMPT, SCHEMA)).text for _ in range(2)] == ["hi", "hi"]
-    assert formats(endpoint) == ["json_schema", "json_object", "plain", "plain"]
 
 
 @pytest.mark.parametrize(

@@ -113,24 +113,21 @@ async def test_a_reply_in_drips_keeps_to_the_timeout(endpoint, wire):
     assert budget.calls == budget.unpriced_calls == len(endpoint.requests) > 0
 
 
-async def test_one_empty_answer_to_the_probe_is_no_error(endpoint, wire):
-    endpoint.script = [lambda _: says(""), lambda _: says('{"ready": true}')]
-    assert (await client(endpoint).probe()).is_alone
-
-
 @pytest.mark.parametrize(
     ("message", "found"),
     [
         ({"content": ""}, "empty reply"),
         ({"content": None, "reasoning_content": "I am ready, so I say it."}, "(?s)--reasoning-parser"),
         ({"content": '{"ready": true}'}, True),
+        ([{"content": ""}, {"content": '{"ready": true}'}], True),
         ({"content": '<think>hm</think>\n```json\n{"ready": true}\n```'}, True),
         ({"content": None, "reasoning_content": '{"ready": true}'}, True),
         ({"content": "Yes, I am here!"}, False),
     ],
 )
 async def test_the_probe_finds_out_that_a_model_adds_words_or_gives_no_answer(endpoint, wire, message, found):
-    endpoint.script = [lambda _: says(usage=USAGE, **message)]
+    said = message if isinstance(message, list) else [message]
+    endpoint.script = [lambda _, each=each: says(usage=USAGE, **each) for each in said]
     if isinstance(found, bool):
         assert (await client(endpoint).probe()).is_alone == found
     else:

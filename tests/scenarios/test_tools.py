@@ -184,18 +184,10 @@ class Point:
     x: int
 
 
-@pytest.mark.parametrize(
-    ("value", "content"),
-    [
-        ("as it is", "as it is"),
-        ({"a": [1, 2.5, "ü"]}, '{"a": [1, 2.5, "ü"]}'),
-        (["a\ud800"], '["a\\ud800"]'),
-        ("\udfff", "\\udfff"),
-    ],
-)
-def test_a_result_is_text_or_json_that_a_request_can_carry(value: Any, content: str) -> None:
-    assert text_of_result(value) == content
-    content.encode()
+def test_a_result_is_text_or_json_that_a_request_can_carry() -> None:
+    values: list[Any] = ["as it is", {"a": [1, 2.5, "ü"]}, ["a\ud800"], "\udfff"]
+    texts = ["as it is", '{"a": [1, 2.5, "ü"]}', '["a\\ud800"]', "\\udfff"]
+    assert [*map(text_of_result, values)] == texts
 
 
 class Tagged(BaseModel):

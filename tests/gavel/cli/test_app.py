@@ -108,6 +108,10 @@ def mistake(*arguments: str, cwd: Path, **environment: str) -> str:
     return f"{message}\n{remedy}"
 
 
+BASE = "base:embedded/returns-desk"
+UNREAD = ["cannot read 1 of 6 rules", '`- says "Canberra" or "180"`']
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "told"),
@@ -126,11 +130,22 @@ def mistake(*arguments: str, cwd: Path, **environment: str) -> str:
         ("check returns_desk --agent openai/gpt-5-mini", ["OPENAI_API_KEY"]),
         ("compare returns_desk --rewards taste", ["there is no reward 'taste'"]),
         ("push desk/clerk@12 store", ["there is no run 'desk/clerk@12' in runs", "give the same --backend-url"]),
+        ("view rows.jsonl --port 0 --no-open", ["gavel score rows.jsonl --out"]),
+        (f"evaluate returns_desk --models {BASE},typo", ["typo is no run"]),
+        (f"evaluate returns_desk --models {BASE},{BASE}", ["named twice"]),
+        *((f"new scenario {name}", []) for name in ("my-desk", "../x", "9lives", "ä")),
+        ("train mine.py --steps 1", UNREAD),
+        (f"evaluate mine.py --models {BASE} --judge stand-in", UNREAD),
+        ("compare mine.py --model embedded/returns-desk --rewards judge,success --seeds 1 --steps 1", UNREAD),
     ],
 )
 def test_a_mistake_is_refused_before_any_work(command: str, told: list[str], tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('[{"role": "user", "content": "hello"}]\n')
-    said = mistake(*command.split(), cwd=tmp_path)
+    (tmp_path / "my-desk").mkdir()
+    source = (EXAMPLES / "returns.py").read_text()
+    source = source.replace("- calls refund only after", "- says Canberra or 180.\n- calls refund only after")
+    (tmp_path / "mine.py").write_text(source.replace("    max_turns=4,", "    max_turns=4,\n    success=bool,"))
+    said = mistake(*command.split(), cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
     assert all(text in said for text in told), said
 
 
@@ -178,24 +193,3 @@ def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path) -> None:
     assert (summary["trained_steps"], summary["seed"], summary["steps"]) == (1, 3, 1)
     report = summary_file.with_name("report.html").read_text()
     assert "http://" not in report.replace("http://www.w3.org", "")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "command",
-    [
-        "train mine.py --steps 1",
-        "evaluate mine.py --models base:embedded/returns-desk --judge stand-in",
-        "compare mine.py --model embedded/returns-desk --rewards judge,success --seeds 1 --steps 1",
-    ],
-)
-def test_a_rubric_that_the_stand_in_does_not_read_whole_is_refused_before_any_work(
-    command: str, tmp_path: Path
-) -> None:
-    source = (EXAMPLES / "returns.py").read_text()
-    source = source.replace("- calls refund only after", "- says Canberra or 180.\n- calls refund only after")
-    (tmp_path / "mine.py").write_text(source.replace("    max_turns=4,", "    max_turns=4,\n    success=bool,"))
-    said = mistake(*command.split(), cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
-    assert "cannot read 1 of 6 rules" in said
-    assert '`- says "Canberra" or "180"`' in said
-    assert not list((tmp_path / "runs").glob("**/metrics.jsonl"))

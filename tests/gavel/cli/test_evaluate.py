@@ -78,11 +78,6 @@ def test_several_scenarios_and_samples_of_one_base(tmp_path: Path) -> None:
     assert (tmp_path / "here" / "returns_desk" / "evaluation.json").is_file()
 
 
-def test_what_is_no_model_is_told_before_anything_is_sampled(tmp_path: Path) -> None:
-    assert "typo is no run" in mistake("evaluate", *SMALL, "--models", f"{BASE},typo", cwd=tmp_path)
-    assert "named twice" in mistake("evaluate", *SMALL, "--models", f"{BASE},{BASE}", cwd=tmp_path)
-
-
 def test_a_dry_run_tells_what_is_missing_and_its_cost_and_leaves_nothing_behind(tmp_path: Path) -> None:
     models = f"{BASE},openai/gpt-5-mini"
     command = ("evaluate", *SMALL, "--models", models, "--samples", "2", "--judge", "openai/gpt-5-mini", "--dry-run")

@@ -17,7 +17,6 @@ from gavel.scenarios.scripted_agent import talker
 from tests.endpoint import Endpoint, fails, says
 from tests.forked import gavel as run_gavel
 from tests.forked import succeed
-from tests.gavel.cli.test_app import mistake
 from tests.judge.task_drafts.writer_model import WriterModel
 
 
@@ -32,13 +31,6 @@ def test_what_is_written_passes_its_own_test_and_can_be_checked(tmp_path: Path):
     assert "2 passed" in tested.stdout, tested.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["my-desk", "../x", "9lives", "ä"])
-def test_a_name_that_is_taken_or_none_is_refused(tmp_path: Path, name: str):
-    (tmp_path / "my-desk").mkdir()
-    mistake("new", "scenario", name, cwd=tmp_path)
-
-
 SERVERS = Path(__file__).parents[2] / "scenarios" / "mcp_servers.py"
 GOOD = shlex.join([sys.executable, str(SERVERS), "good"])
 """A server's address."""
@@ -46,10 +38,8 @@ GOOD = shlex.join([sys.executable, str(SERVERS), "good"])
 
 @pytest.fixture
 def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> WriterModel:
-    monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("GAVEL_PRICES", '{"openai/writer": [1, 2]}')
-    return WriterModel(endpoint)
+    return WriterModel(endpoint, monkeypatch)
 
 
 def new(*arguments: str) -> Result:

@@ -125,7 +125,7 @@ def keys(*arguments: str) -> Result:
     return CliRunner().invoke(keys_app, arguments)
 
 
-def test_a_key_is_made_listed_and_revoked():
+def test_a_key_is_made_listed_and_revoked_and_what_cannot_be_done_is_an_error():
     def run(*arguments: str) -> str:
         return keys(*arguments).stdout
 
@@ -143,13 +143,8 @@ def test_a_key_is_made_listed_and_revoked():
     assert found["scope"] == {"projects": ["desk"], "max_cost_usd": 5.0, "concurrent_groups": 8}
     assert run("revoke", key_id) == f"Key {key_id} is revoked.\n"
     assert "revoked" in run("list")
-
-
-@pytest.mark.parametrize("arguments", [("revoke", "none"), ("create", "x", "--max-cost", "-1"), ("create", "a\nb")])
-def test_what_cannot_be_done_is_an_error_with_a_remedy(arguments: tuple[str, ...]):
-    result = keys(*arguments)
-    assert result.exit_code != 0
-    assert result.exception is None or isinstance(result.exception, GavelError | SystemExit)
+    for arguments in (("revoke", "none"), ("create", "x", "--max-cost", "-1"), ("create", "a\nb")):
+        assert isinstance(keys(*arguments).exception, GavelError | SystemExit)
 
 
 @pytest.mark.slow

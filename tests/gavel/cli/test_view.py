@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from gavel.scenarios.group import to_line
-from tests.gavel.cli.test_app import mistake
 from tests.gavel.reports.made import RUN, group, member, run_directory, store
 from tests.limits import HANG_SECONDS, wait_until
 
@@ -50,11 +49,6 @@ def test_it_shows_runs_and_what_they_add_while_they_go_on(tmp_path: Path) -> Non
         wait_until(lambda: "1 group<" in client.get(f"{address}/groups?q=xylophone").text.replace("\n", ""))
         assert client.get(address, headers={"Host": "evil.example"}).status_code == 421
     assert list((tmp_path / "cache" / "gavel" / "view").glob("*.sqlite"))
-
-
-def test_a_file_that_is_not_judged_is_refused_with_the_command_that_judges_it(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"messages": [{"role": "user", "content": "Hi"}]}\n')
-    assert "gavel score rows.jsonl --out" in mistake("view", "rows.jsonl", "--port", "0", "--no-open", cwd=tmp_path)
 
 
 def test_beyond_this_machine_the_address_has_a_token(tmp_path: Path) -> None:

@@ -164,8 +164,7 @@ def test_every_dot_is_inside_and_bands_are_clipped_to_the_axis(curves: dict[str,
         for x, y, _ in curve.dots:
             assert LEFT - 1e-6 <= x <= RIGHT + 1e-6
             assert TOP - 1e-6 <= y <= BOTTOM + 1e-6
-    banded = curves_chart({"a": {0: CurvePoint(0.5, -3, 3), 1: CurvePoint(0.6, 0.5, 0.7)}}, low=0, high=1)
-    assert banded is not None
+    banded: Any = curves_chart({"a": {0: CurvePoint(0.5, -3, 3), 1: CurvePoint(0.6, 0.5, 0.7)}}, low=0, high=1)
     assert {(LEFT, TOP), (LEFT, BOTTOM)} <= set(banded.curves[0].band)
 
 
@@ -182,8 +181,7 @@ def test_each_tenth_of_the_scores_tells_how_many_succeeded():
 @pytest.mark.parametrize("count", [1, 96, 97, 5000])
 def test_a_strip_covers_all_tokens_and_shows_the_least_likely_of_each_block(count):
     logprobs = tuple(-9.0 if at == count // 2 else -0.01 for at in range(count))
-    strip = transcribe(Trajectory(messages_and_choices=[sampled("x", logprobs=logprobs)]))[0].rounds[0][0].strip
-    assert strip is not None
+    strip: Any = transcribe(Trajectory(messages_and_choices=[sampled("x", logprobs=logprobs)]))[0].rounds[0][0].strip
     assert strip.tokens == count
     assert len(strip.blocks) <= 96
     assert sum(width for _, width, _ in strip.blocks) == pytest.approx(100, abs=0.2)

@@ -26,40 +26,34 @@ def after_the_mark(text: str) -> str:
     return (parts[1] if len(parts) > 1 else parts[0]).strip()
 
 
-def whole(text: str) -> str:
-    return text
-
-
 def fenced(text: str) -> str:
     """WebArena's agents write the action between backticks."""
     head, mark, action = text.partition("Action: ")
     return f"{head}{mark}```{action}```"
 
 
+@dataclass
 class Client:
-    """`field`: what requests call the environment; `whole_answer`: what names it is all that /create answered."""
+    """`field`: what requests call the environment; `name`: where /create's answer names it; None: by all of it."""
 
-    def __init__(
-        self,
-        base: str,
-        *,
-        field: str = "id",
-        name: str | None = "id",
-        index: str = "data_idx",
-        create: Any = None,
-        more: dict[str, Any] | None = None,
-        action: Any = after_the_mark,
-        state: str = "observation",
-        reward: str = "reward",
-        done: str = "done",
-        opening: str | None = "observation",
-        reads: tuple[str, ...] = (),
-    ) -> None:
-        self.base, self.field, self.index, self.more, self.action = base, field, index, more or {}, action
-        self.names, self.opening, self.reads = (state, reward, done), opening, reads
-        self.strips = action is bare
-        created = requests.post(f"{base}/create", timeout=60, **({} if create is None else {"json": create})).json()
-        self.env = created if name is None else created[name]
+    base: str
+    field: str = "id"
+    name: str | None = "id"
+    index: str = "data_idx"
+    create: Any = None
+    more: dict[str, Any] | None = None
+    action: Any = after_the_mark
+    state: str = "observation"
+    reward: str = "reward"
+    done: str = "done"
+    opening: str | None = "observation"
+    reads: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        body = {} if self.create is None else {"json": self.create}
+        created = requests.post(f"{self.base}/create", timeout=60, **body).json()
+        self.env = created if self.name is None else created[self.name]
+        self.strips = self.action is bare
 
     def post(self, path: str, data: dict[str, Any]) -> Any:
         answer = requests.post(f"{self.base}/{path}", json={**data, self.field: self.env}, timeout=60)
@@ -67,7 +61,7 @@ class Client:
         return answer.json()
 
     def reset(self, item: int) -> None:
-        answer = self.post("reset", {**self.more, self.index: item})
+        answer = self.post("reset", {**(self.more or {}), self.index: item})
         self.seen = None if self.opening is None else answer[self.opening]
         assert all(name in answer for name in self.reads)
 
@@ -81,7 +75,7 @@ class Client:
     def step(self, text: str) -> StepOutput:
         answer = self.post("step", {"action": self.action(text)})
         assert all(name in answer for name in self.reads)
-        return StepOutput(*(answer[name] for name in self.names))
+        return StepOutput(answer[self.state], answer[self.reward], answer[self.done])
 
     def close(self) -> Any:
         return self.post("close", {})
@@ -96,8 +90,8 @@ ALL: dict[str, Any] = {
     "sciworld": partial(Client, reward="score"),
     "maze": partial(Client, index="game"),
     "webshop": partial(by_index, index="session_id", state="state"),
-    "sqlgym": partial(by_index, index="item_id", state="state", action=whole),
-    "weather": partial(by_index, index="id", create={"id": 0}, action=whole),
+    "sqlgym": partial(by_index, index="item_id", state="state", action=str),
+    "weather": partial(by_index, index="id", create={"id": 0}, action=str),
     "webarena": partial(
         Client,
         field="env_idx",

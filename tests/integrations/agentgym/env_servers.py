@@ -7,7 +7,6 @@ how an environment and an item are named, where the observation stands, what rew
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -87,11 +86,10 @@ class EnvServer:
         self.port = int(url.rpartition(":")[2])
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
+    def stop(self, *_: object) -> None:
         self._running.close()
+
+    __exit__ = stop
 
     @property
     def url(self) -> str:
@@ -99,13 +97,6 @@ class EnvServer:
 
     def count(self, path: str) -> int:
         return sum(each == path for each, _ in self.calls)
-
-    def wait_for(self, path: str) -> None:
-        """Returns when the path is asked for."""
-        deadline = time.monotonic() + 60
-        while not self.count(path):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         path = request.path.removeprefix(self.wire.prefix)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel
 
+import gavel.integrations.art as art
 from gavel.integrations.art.dev import InternalModelConfig
 from gavel.integrations.art.errors import IgnoredSetting, NotInGavelError
 from gavel.integrations.art.local import LocalBackend
@@ -39,9 +40,8 @@ def a_model() -> TrainableModel[AgentConfig]:
 
 def test_a_copy_can_be_renamed_and_keeps_its_settings() -> None:
     first = a_model()
-    second = first.model_copy(deep=True)
+    second: Any = first.model_copy(deep=True)
     second.name = "a-2"
-    assert second.config is not None
     second.config.turns = 5
     assert first.config == AgentConfig(turns=3)
     assert second.gavel_model().key == ("mail", "a-2")
@@ -70,6 +70,8 @@ async def test_a_prompted_model_is_named_as_its_api_knows_it() -> None:
         await model.log([])
     with pytest.raises(NotRegisteredError, match="register"):
         await a_model().train([])
+    with pytest.raises(NotRegisteredError, match="register"):
+        a_model().backend()
 
 
 class Mail(Trajectory):
@@ -164,8 +166,7 @@ def a_group(*replies: str) -> TrajectoryGroup:
 
 async def test_scores_are_rewards_and_metrics_or_numbered_and_the_first_reward_is_kept(endpoint: Endpoint) -> None:
     endpoint.script = [scores(0.5)]
-    judged = await ruler_score_group(a_group("here", "there"), JUDGE, endpoint.params)
-    assert judged is not None
+    judged: Any = await ruler_score_group(a_group("here", "there"), JUDGE, endpoint.params)
     for member in judged:
         assert (member.reward, member.metrics["ruler_score"]) == (0.5, 0.5)
         assert member.metrics["independent_reward"] == 0.25
@@ -185,8 +186,7 @@ async def test_a_member_without_messages_leaves_its_group_and_a_judge_that_fails
     assert "[art_ruler] Swallowed exception" in capsys.readouterr().out
     endpoint.script = [scores(0.7)]
     group.trajectories.append(Trajectory(messages_and_choices=[], reward=0.0))
-    judged = await ruler_score_group(group, JUDGE, endpoint.params)
-    assert judged is not None
+    judged: Any = await ruler_score_group(group, JUDGE, endpoint.params)
     assert [member.reward for member in judged] == [0.7, 0.7]
     assert "no messages" in judged.exceptions[0].message
     assert len(group) == 3
@@ -204,6 +204,13 @@ def test_what_has_no_effect_is_named_once_and_what_is_not_there_says_where_to_lo
         warnings.simplefilter("error")
         translated(kimi_k2_tau=0.1)
         translated(kimi_k2_tau=None, plot_tensors=False, logprob_calculation_chunk_size=1024, verbose=True)
+    with pytest.warns(IgnoredSetting, match="gpu_cost_per_hour_usd"):
+        LocalBackend(gpu_cost_per_hour_usd=2.0)
+    for refused in (art.ServerlessBackend, art.skypilot.SkyPilotBackend):
+        with pytest.raises(NotInGavelError, match="Gavel"):
+            refused()
+    with pytest.raises(AttributeError, match=r"docs/art\.md"):
+        _ = art.nothing  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.warns(IgnoredSetting, match="colour=…") as told:
         Model(name="a", project="mail", colour="red")
     assert told[0].filename == __file__, "the user's own line"

@@ -11,15 +11,13 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 import gavel.integrations.art as art
-from gavel.integrations.art.errors import IgnoredSetting, NotInGavelError
 from gavel.integrations.art.local import LocalBackend
 from gavel.integrations.art.rewards import ruler_score_group
 from gavel.integrations.art.utils.sft import train_sft_from_file
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.runs.run_directory import NamedCheckpointError
 from tests.endpoint import Endpoint
-from tests.integrations.letters_judge import by_text
+from tests.integrations.judges import by_text
 
 pytestmark = pytest.mark.slow
 
@@ -119,18 +117,6 @@ async def test_demonstrations_a_prompted_model_and_state_work_as_in_a_notebook_r
     await backend.close()
     assert model.read_state() == {"run": {"0": True, "1": True}}
     assert art.utils.get_model_step(model, str(tmp_path)) == 2
-
-
-async def test_what_cannot_be_stops_with_one_sentence() -> None:
-    for refused in (art.ServerlessBackend, art.skypilot.SkyPilotBackend):
-        with pytest.raises(NotInGavelError, match="Gavel"):
-            refused()
-    with pytest.raises(NotRegisteredError, match="register"):
-        a_model().backend()
-    with pytest.raises(AttributeError, match=r"docs/art\.md"):
-        _ = art.nothing  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.warns(IgnoredSetting, match="gpu_cost_per_hour_usd"):
-        LocalBackend(gpu_cost_per_hour_usd=2.0)
 
 
 async def test_a_ruler_notebook_trains_tokens_on_judged_rewards(tmp_path: Path, endpoint: Endpoint) -> None:

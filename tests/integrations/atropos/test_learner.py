@@ -13,7 +13,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.loop.watchdog import LoopError
 from gavel.trainer.model import TrainableModel
-from tests.integrations.worth_judge import WorthJudge
+from tests.integrations.judges import WorthJudge
 from tests.trainer.conftest import registered
 
 pytestmark = pytest.mark.slow

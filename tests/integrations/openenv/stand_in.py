@@ -13,7 +13,7 @@ from aiohttp import WSMsgType, web
 
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatRequest, FunctionModel
-from tests.integrations.players import call
+from tests.scenarios.scripts import turn
 
 ACTION = {
     "title": "Guess",
@@ -154,7 +154,7 @@ async def _halve(request: ChatRequest) -> Message:
             high = guess - 1
     guess = (low + high) // 2
     turns = sum(message["role"] == "assistant" for message in request.messages)
-    return call("act", turns, number=guess)
+    return turn(("act", {"number": guess}), turns)
 
 
 HALVER = FunctionModel("halver", _halve)

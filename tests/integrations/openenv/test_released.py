@@ -20,7 +20,7 @@ from gavel.base.network import free_port
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from tests.integrations.openenv.stand_in import HALVER
-from tests.integrations.players import call, script
+from tests.scenarios.scripts import scripted
 
 pytestmark = [pytest.mark.bridges, pytest.mark.slow]
 SERVER = Path(__file__).with_name("real_server.py")
@@ -69,8 +69,8 @@ def _numbers(trajectory) -> list[dict[str, int]]:
 async def test_its_errors_are_told_to_the_agent():
     with real_server("guess", 2) as url:
         scenario = await asyncio.to_thread(find_scenario, f"openenv:{url}?turns=3")
-        turns = [call("act", number="five"), call("act", 1, number=99), call("act", 2, weight=3)]
-        found = await rollout(script(turns), scenario, scenario.tasks()[0])
+        turns = [("act", {"number": "five"}), ("act", {"number": 99}), ("act", {"weight": 3})]
+        found = await rollout(scripted(*turns), scenario, scenario.tasks()[0])
     assert found.status == "truncated"
     said = [message["content"] for message in found.messages() if message["role"] == "tool"]
     assert "number: Input should be a valid integer" in said[0]
@@ -81,8 +81,8 @@ async def test_its_errors_are_told_to_the_agent():
 async def test_its_mcp_tools_are_the_agent_s_tools():
     with real_server("calculator", 2) as url:
         scenario = await asyncio.to_thread(find_scenario, f"openenv:{url}")
-        turns = [call("add", a=20, b=22), call("add", 1, a="x"), call("fail", 2), {"content": "42"}]
-        found = await rollout(script(turns), scenario, scenario.tasks()[0])
+        turns = ("add", {"a": 20, "b": 22}), ("add", {"a": "x"}), ("fail", {}), "42"
+        found = await rollout(scripted(*turns), scenario, scenario.tasks()[0])
     assert found.status == "finished"
     assert [tool["function"]["name"] for tool in found.tools or []] == ["add", "fail"]
     said = [message["content"] for message in found.messages() if message["role"] == "tool"]

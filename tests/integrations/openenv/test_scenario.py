@@ -6,19 +6,18 @@ import time
 
 import pytest
 
-from gavel.llm.types import Message
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import ScenarioError, find_scenario
+from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from tests.integrations.openenv.stand_in import ACTION, HALVER, StandIn
-from tests.integrations.players import call, script
 from tests.integrations.served import in_a_thread
+from tests.scenarios.scripts import Step, scripted
 
 
-async def play(server: StandIn, query: str = "", *turns: Message) -> Trajectory:
+async def play(server: StandIn, query: str = "", *turns: Step) -> Trajectory:
     with in_a_thread(server.app()) as url:
         scenario = find_scenario(f"openenv:{url}{query}")
-        return await rollout(script(turns) if turns else HALVER, scenario, scenario.tasks()[0], seed=1)
+        return await rollout(scripted(*turns) if turns else HALVER, scenario, scenario.tasks()[0], seed=1)
 
 
 async def test_the_action_s_schema_is_the_agent_s_tool_and_rewards_are_metrics_for_comparison_only():
@@ -81,7 +80,7 @@ async def test_a_server_that_stays_full_is_given_up():
 
 
 async def test_one_failure_of_the_environment_is_told_and_three_in_a_row_end_the_episode():
-    found = await play(StandIn(), "?turns=2", call("act", 0, number=99), call("act", 1, number=99))
+    found = await play(StandIn(), "?turns=2", ("act", {"number": 99}))
     assert found.status == "truncated"
     assert "division by zero" in found.messages()[3]["content"]
     assert found.metrics["environment_errors"] == 2
@@ -131,26 +130,9 @@ async def test_a_tool_for_each_kind_of_action():
             },
         },
     }
-    found = await play(StandIn(action=schema), "?turns=1", call("guess", number=1))
+    found = await play(StandIn(action=schema), "?turns=1", ("guess", {"number": 1}))
     assert [tool["function"]["name"] for tool in found.tools or []] == ["guess", "up"]
     assert list((found.tools or [])[0]["function"]["parameters"]["properties"]) == ["number"]
-
-
-@pytest.mark.parametrize(
-    ("address", "said"),
-    [
-        ("localhost:8000", "no address of a server"),
-        ("http://127.0.0.1:9", "cannot be reached"),
-        ("http://127.0.0.1:9?task=3", "task is no option"),
-        ("http://127.0.0.1:9?tasks=many", "tasks is .many.: "),
-        ("http://127.0.0.1:9?low=1", "low is no option"),
-        ("http://127.0.0.1:9?token=NO_SUCH_TOKEN", "not set"),
-    ],
-)
-def test_an_address_that_is_none_says_what_to_type(address: str, said: str):
-    with pytest.raises(ScenarioError, match=said) as caught:
-        find_scenario(f"openenv:{address}")
-    assert caught.value.remedy
 
 
 async def test_without_a_threshold_nothing_is_said_of_success():
@@ -163,22 +145,16 @@ async def test_without_a_threshold_nothing_is_said_of_success():
     assert scenario.hand_reward(found) == found.metrics["raw_return"]
 
 
-def unreadable(arguments: str) -> Message:
-    turn = call("act", number=1)
-    turn["tool_calls"][0]["function"]["arguments"] = arguments
-    return turn
-
-
 @pytest.mark.parametrize(
     ("fault", "turn", "errors", "told"),
     [
-        ("", {"content": "Five?"}, 0, "calling the tool act"),
-        ("", call("act", number="five"), 6, "number: Input should be a valid integer"),
-        *(("always fails", unreadable(each), 6, "JSON") for each in ("{", "[1]", "null")),  # none reaches the server
+        ("", "Five?", 0, "calling the tool act"),
+        ("", ("act", {"number": "five"}), 6, "number: Input should be a valid integer"),
+        *(("always fails", ("act", each), 6, "JSON") for each in ("{", "[1]", "null")),  # none reaches the server
     ],
 )
 async def test_what_is_no_action_is_answered_with_how_to_act_however_often(fault: str, turn, errors: int, told: str):
-    found = await play(StandIn(fault), "?turns=6", *[turn] * 6)
+    found = await play(StandIn(fault), "?turns=6", turn)
     assert found.status == "truncated"
     assert found.metrics["tool_errors"] == errors
     assert told in found.messages()[3]["content"]
@@ -187,6 +163,6 @@ async def test_what_is_no_action_is_answered_with_how_to_act_however_often(fault
 async def test_an_agent_without_tool_calls_acts_in_words():
     with in_a_thread(StandIn().app()) as url:
         scenario = find_scenario(f"react:openenv:{url}?success=0.1")
-        turns: list[Message] = [{"content": f'Thought: hm\nAction: act {{"number": {n}}}'} for n in range(1, 10)]
-        found = await rollout(script(turns), scenario, scenario.tasks()[0])
+        turns = (f'Thought: hm\nAction: act {{"number": {n}}}' for n in range(1, 10))
+        found = await rollout(scripted(*turns), scenario, scenario.tasks()[0])
     assert (found.tools, scenario.success and scenario.success(found)) == (None, True)

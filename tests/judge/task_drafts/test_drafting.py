@@ -27,9 +27,7 @@ def server(kind: str) -> McpServer:
 
 @pytest.fixture
 def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> WriterModel:
-    monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    return WriterModel(endpoint)
+    return WriterModel(endpoint, monkeypatch)
 
 
 async def draft(path: Path, kind: str = "good", number: int = 3, tries: int = 1) -> DraftRecord:

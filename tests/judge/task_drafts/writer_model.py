@@ -5,6 +5,8 @@ import json
 import re
 from typing import Any
 
+import pytest
+
 from tests.endpoint import Endpoint, Request, says
 from tests.fake_server import Answer
 
@@ -14,18 +16,20 @@ GOALS = (
     "Compare two laptops", "Rename the holiday photos", "Draft a reply to the landlord", "Archive old tickets",
     "Water plants by schedule", "Check the weather in Rome", "Plan dinner for vegans", "Repair broken links",
 )  # fmt: skip
+SYLLABLES = ("ba", "ke", "di", "mo", "su", "ra", "fi", "lo")
 CRITERIA = [{"name": "goal", "text": "The goal was reached.", "weight": 2}]
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
 
 
 class WriterModel:
-    """`write`, `play` and `judge` may be replaced. An attempt calls `tool`; all but the `unsolvable` are solved."""
+    """`write`, `play` and `judge` may be replaced. An attempt calls `tool`; all are solved."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
         self.requests = endpoint.requests
         self.tool: str | None = "add"
-        self.unsolvable: set[str] = set()
-        self._goals = itertools.chain(GOALS, (f"{word} {number}" for number, word in enumerate(_words())))
+        self._goals = itertools.chain(GOALS, map("".join, itertools.product(SYLLABLES, repeat=4)))
         self.written: list[str] = []
         endpoint.script = [self.answer]
 
@@ -52,11 +56,4 @@ class WriterModel:
         return says(None, USAGE, tool_calls=[{"id": "1", "type": "function", "function": function}])
 
     def judge(self, request: Request) -> Answer:
-        asked = request["messages"][-1]["content"]
-        solved = not any(goal in asked for goal in self.unsolvable)
-        return says(json.dumps({"reason": "as the transcript shows", "solved": solved}), USAGE)
-
-
-def _words() -> list[str]:
-    syllables = ("ba", "ke", "di", "mo", "su", "ra", "fi", "lo")
-    return ["".join(parts) for parts in itertools.product(syllables, repeat=4)]
+        return says(json.dumps({"reason": "as the transcript shows", "solved": True}), USAGE)

@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -88,8 +89,7 @@ def test_a_group_is_titled_by_its_task_and_shows_tools_the_legend_and_what_the_j
     look = {"name": "look", "description": HOSTILE, "parameters": {"type": "object"}}
     plain = member("x", 0.5, task="0f3a9c11b2de", tools=[{"type": "function", "function": look}])
     plain.messages_and_choices[1] = {"role": "user", "content": "Where is my lamp? " * 40}
-    made = group(plain, plain.model_copy(deep=True))
-    assert made.judgement is not None
+    made: Any = group(plain, plain.model_copy(deep=True))
     made.judgement.warnings = ["1 of 3 rules checked; not read: is polite"]
     store(root, 8).append(made)
     with served(root, tmp_path) as client:
@@ -111,8 +111,7 @@ def test_a_vote_shows_what_the_judge_saw(root, tmp_path):
     storage = SqliteStorage(root / RUN / "cassettes.sqlite")
     storage.keep([(question, Reply(f"said {HOSTILE}", 1, 1, None, "stop", "x"))]).result()
     storage.close()
-    judged = member("x", 0.5, task="voted")
-    assert judged.judgement is not None
+    judged: Any = member("x", 0.5, task="voted")
     judged.judgement.votes = [
         Vote(score=0.5, position=0, order=0, model="openai/x", reply_key=key) for key in (question.key, "lost", "")
     ]
@@ -147,8 +146,7 @@ def test_a_link_out_of_the_directory_shows_nothing_of_what_it_leads_to(name, roo
 def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
     root = tmp_path / "hostile"
     more = {"logs": [HOSTILE], "agent": HOSTILE, "status": "truncated", "status_reason": HOSTILE}
-    bad = member(HOSTILE, 0.5, task=HOSTILE, flags=(HOSTILE,), **more)
-    assert bad.judgement is not None
+    bad: Any = member(HOSTILE, 0.5, task=HOSTILE, flags=(HOSTILE,), **more)
     bad.judgement.explanation = bad.judgement.reason = HOSTILE
     bad.judgement.criteria = {HOSTILE: 0.5}
     bad.judgement.votes[0].explanation = HOSTILE
@@ -158,8 +156,7 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
     bad.messages_and_choices.append({"role": HOSTILE, "content": f"{HOSTILE} \ud800 half"})
     bad.additional_histories = [History(messages_and_choices=[sampled(HOSTILE)], agent=HOSTILE)]
     other = bad.model_copy(deep=True)
-    made = group(bad, other, exceptions=[RolloutError(type=HOSTILE, message=HOSTILE)])
-    assert made.judgement is not None
+    made: Any = group(bad, other, exceptions=[RolloutError(type=HOSTILE, message=HOSTILE)])
     made.judgement.reason, made.judgement.warnings, made.judgement.models = HOSTILE, [HOSTILE], [HOSTILE]
     made.judgement.repairs = {HOSTILE: 1}
     store(root, 1, run="desk/<b>run").append(made)
