@@ -201,9 +201,10 @@ async def test_what_is_trained_was_sampled_and_what_was_sampled_is_trained_or_co
             captures = await asyncio.gather(*map(episode, range(AGENTS)))
         await until(lambda: not (engines[0]._slots.busy.any() or engines[0]._running))
     known = {(tuple(asked.prompt_ids), tuple(each.token_ids), tuple(each.logprobs)) for asked, each in sampled}
-    captured = 0
+    captured, abandoned = 0, 0
     for capture in captures:
         trajectory = capture.trajectory
+        abandoned += int(trajectory.metrics.get("turns_abandoned", 0))
         turns = [turn for history in trajectory.histories() for turn in turns_of(history)]
         captured += len(turns)
         assert len(turns) == trajectory.metrics["turns"]
