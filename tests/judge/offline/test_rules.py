@@ -43,6 +43,11 @@ def kept(rule: str, attempt: Facts) -> bool:
         ("- ends with a message that is true", [], ["ends with a message that is true"]),
         ("- calls a; is polite", [], ["calls a; is polite"]),
         ("- says the reference", [], ["says the reference"]),
+        # without its Markdown
+        ("- **calls refund**\n- __calls refund__.\n- [ ] calls refund", ["calls refund"] * 3, []),
+        ("- [x] *calls* `refund`.", ["calls `refund`"], []),
+        ('- says "**4**"', ['says "**4**"'], []),
+        ("- ~~calls refund~~", [], ["~~calls refund~~"]),
         (
             "- calls `a_b` when `days` < 3\n- calls b when `days` is small",
             ["calls `a_b` when `days` < 3"],
@@ -383,13 +388,6 @@ def test_what_decides_is_known_before_the_call(rule: str):
 def test_what_the_agent_says_and_what_a_world_says_to_its_words_are_rules(rule: str, said: str, is_kept: bool):
     is_heard = rule.startswith("is ")
     assert kept(rule, Facts(heard=(UserText(said),)) if is_heard else facts("refund", ending=said)) is is_kept
-
-
-@pytest.mark.parametrize("item", ["**calls refund**", "[ ] calls refund", "[x] *calls* `refund`.", "__calls refund__"])
-def test_a_rule_is_read_without_its_markdown(item: str):
-    assert [rule.text.replace("`", "") for rule in read_rubric(f"- {item}").rules] == ["calls refund"]
-    assert read_rubric('- says "**4**"').rules[0].text == 'says "**4**"'
-    assert not read_rubric("- ~~calls refund~~").rules
 
 
 def made(*calls: tuple[str, dict, object], request: str = "I am Ada. A room for 2 people from night 3 to night 5."):

@@ -22,28 +22,22 @@ from gavel.scenarios.trajectory import Trajectory
 from tests.fake_server import Answer, Call, FakeServer
 from tests.scenarios.formats.attempts import PIXEL, both, stored, whole
 
-FILES = [("otel", "o.jsonl"), ("agenttraj", "t.jsonl")]
 
+@pytest.mark.parametrize(("form", "name"), [("otel", "o.jsonl"), ("agenttraj", "t.jsonl")])
+def test_every_format_is_written_whole_as_strict_json_or_there_is_no_file(tmp_path: Path, form: str, name: str):
+    def damaged():
+        yield from stored(whole())
+        raise ExportError("the next group is damaged", "Restore it.")
 
-@pytest.mark.parametrize(("form", "name"), FILES)
-def test_every_format_is_written_as_strict_json(tmp_path: Path, form, name):
+    with pytest.raises(ExportError, match="damaged"):
+        export_file(damaged(), form, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
     told = export_file(both(), form, tmp_path / name)
     assert "wrote 2 attempts of 1 group as" in told.summary
     assert any("lone surrogate" in note for note in told.notes)
     for line in (tmp_path / name).read_text(encoding="utf-8").splitlines():
         json.loads(line, parse_constant=pytest.fail)
     assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-@pytest.mark.parametrize(("form", "name"), FILES)
-def test_what_cannot_be_exported_leaves_no_file(tmp_path: Path, form, name):
-    def groups():
-        yield from stored(whole())
-        raise ExportError("the next group is damaged", "Restore it.")
-
-    with pytest.raises(ExportError, match="damaged"):
-        export_file(groups(), form, tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_written_over_or_into_a_file(tmp_path: Path):

@@ -39,6 +39,7 @@ from tests.judge.groups import desk, saying
 DATA = Path(__file__).parent / "data"
 SYSTEM = {"role": "system", "content": "You run a help desk."}
 ANSWER = {"role": "assistant", "content": "It is on its way."}
+ASK, HERE = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here."}
 CALL = {"id": "c1", "type": "function", "function": {"name": "look_up_order", "arguments": '{"order_id": "7"}'}}
 
 
@@ -336,26 +337,36 @@ def tarred() -> bytes:
     return found.getvalue()
 
 
+TURNS = {"tasks": [{"id": 1}], "runs": {"all": [{"turns": [{"messages": [ASK, HERE]}]}]}}
+OF_A_DESK = {"messages": [{"role": "customer", "content": "Hi"}, {"role": "agent", "content": "Yo"}]}
+
+
 @pytest.mark.parametrize(
-    ("data", "problem", "remedy"),
+    ("name", "data", "told"),
     [
-        (b"PK\x03\x04 broken", "is a damaged zip archive", "Copy it again"),
-        (b"\x1f\x8b\x08 broken", "cannot be unpacked", "write it again"),
-        (zstandard.compress(b'{"messages": []}' * 99)[:-9], "cannot be unpacked: it breaks off", "write it again"),
-        (b"\x89PNG\r\n\x1a\n", "is no UTF-8 text", "Save it as UTF-8"),
-        (pickle.dumps([1], protocol=5), "is no UTF-8 text", "Save it as UTF-8"),
-        (zipped("xl/workbook.xml"), "is an Excel workbook", "CSV"),
-        (zipped("readme.txt"), "no Inspect log", "Unpack it"),
-        (tarred(), "is a tar archive", "Unpack it"),
+        ("f", b"PK\x03\x04 broken", "(?s)is a damaged zip archive.*Copy it again"),
+        ("f", b"\x1f\x8b\x08 broken", "(?s)cannot be unpacked.*write it again"),
+        ("f", zstandard.compress(b'{"messages": []}' * 99)[:-9], "(?s)unpacked: it breaks off.*write it again"),
+        ("f", b"\x89PNG\r\n\x1a\n", "(?s)is no UTF-8 text.*Save it as UTF-8"),
+        ("f", pickle.dumps([1], protocol=5), "(?s)is no UTF-8 text.*Save it as UTF-8"),
+        ("f", zipped("xl/workbook.xml"), "(?s)is an Excel workbook.*CSV"),
+        ("f", zipped("readme.txt"), "(?s)no Inspect log.*Unpack it"),
+        ("f", tarred(), "(?s)is a tar archive.*Unpack it"),
+        ("a.json", json.dumps(TURNS).encode(), r"jq -c '\.runs\.all\[\]\.turns\[\]'"),
+        ("c.json", b'{"question": "Where?", "answer kind": "text", "n": 1}', r"the paths question, 'answer kind'\. "),
+        ("d.csv", "Frage;A;B\nWo ist es?;Hier drin;Da drüben\n".encode(), r"of the paths Frage, A, B\. "),
+        ("e.csv", b'a,b\n"{""x"": ""Where?"", ""y"": 1}","[{""z"": ""Here.""}]"\n', r"of the paths a\.x, b\. "),
+        ("f.csv", b"Report of May\nprompt,completion\nHi,Hello\nHi,No\n", "delete the lines above its header"),
+        ("g.json", json.dumps(OF_A_DESK).encode(), "Rename agent to assistant and customer to user"),
     ],
 )
-def test_what_is_damaged_or_something_else_is_an_error_with_a_remedy(
-    tmp_path: Path, data: bytes, problem: str, remedy: str
+def test_what_is_damaged_something_else_or_to_be_named_is_an_error_with_a_remedy(
+    tmp_path: Path, name: str, data: bytes, told: str
 ) -> None:
-    (tmp_path / "f").write_bytes(data)
-    with pytest.raises(RowError, match=problem) as error:
-        read_file(tmp_path / "f")
-    assert remedy in error.value.remedy
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(RowError, match=told) as error:
+        read_file(tmp_path / name)
+    assert "jq" in told or "jq" not in error.value.remedy
     (tmp_path / "empty").mkdir()
     with pytest.raises(RowError, match="holds no file of attempts"):
         read_file(tmp_path / "empty")
@@ -401,7 +412,6 @@ def test_a_run_whose_newest_record_a_kill_left_unfinished_is_read_up_to_it(
     assert len(read_file(tmp_path / named).groups) == 2
 
 
-ASK, HERE = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here."}
 CHAIN: dict[str, Any] = {"name": "agent", "run_type": "chain", "inputs": {"messages": [ASK]}}
 LOOK: dict[str, Any] = {"type": "GENERATION", "startTime": "2025-01-01", "input": [ASK]}
 
@@ -581,27 +591,6 @@ def test_columns_are_listed_and_read_when_they_are_named(
     assert messages_in(reading) == members
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "remedy"),
-    [
-        ("a.json", json.dumps({"tasks": [{"id": 1}], "runs": {"all": [{"turns": [{"messages": [Q, PARIS]}]}]}}),
-         "jq -c '.runs.all[].turns[]'"),
-        ("c.json", '{"question": "Where?", "answer kind": "text", "n": 1}', "of the paths question, 'answer kind'. "),
-        ("d.csv", "Frage;A;B\nWo ist es?;Hier drin;Da drüben\n", "of the paths Frage, A, B. "),
-        ("e.csv", 'a,b\n"{""x"": ""Where?"", ""y"": 1}","[{""z"": ""Here.""}]"\n', "of the paths a.x, b. "),
-        ("f.csv", "Report of May\nprompt,completion\nHi,Hello\nHi,No\n", "delete the lines above its header"),
-        ("g.json", '{"messages": [{"role": "customer", "content": "Hi"}, {"role": "agent", "content": "Yo"}]}',
-         "Rename agent to assistant and customer to user"),
-    ],
-)  # fmt: skip
-def test_what_must_be_typed_or_changed_is_told(tmp_path: Path, name: str, text: str, remedy: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(RowError) as error:
-        read_file(tmp_path / name)
-    assert remedy in error.value.remedy
-    assert "jq" in remedy or "jq" not in error.value.remedy
-
-
 HASHES = {"text": "### Human: Hi### Assistant: Hello"}
 STEPWISE = {"prompt": "Why?", "completions": ["A.", "B."], "labels": [True, False]}
 
@@ -719,6 +708,11 @@ def members(*texts: str, asked: str = "And then?") -> list[list[dict[str, Any]]]
         *(([{name: [{a: Q["content"], b: "It is Paris."}]}], Columns(None, (name,)) if name == "turns" else None,
            [[Q, PARIS]], "") for name in ("conversation", "messages", "turns")
           for a, b in (("input", "output"), ("user", "assistant"))),
+        # what shows nothing is counted by name
+        ([{"messages": CONVERSATION}, {"messages": None}], None, None,
+         "left out: 1 × row without messages; first: PATH:2."),
+        ([{"chosen": "A.", "rejected": "B."}, {"chosen": "A.", "rejected": None}], None, None,
+         "left out: 1 × answer that is null; first: PATH:2."),
         # what may be wrong in a row
         *(([row, row], None, None, note) for row, note in (
             ({"conversation": [Q | SEEN, PARIS | SEEN]}, "as if they were said (country): take out"),
@@ -798,16 +792,6 @@ def test_an_answer_that_is_null_is_a_failed_attempt_and_loses_no_other(
     reading = read_file(path)
     assert [each.status == "finished" for group in reading.groups for each in group] == answers
     assert any(f"First: {path}:{len(rows)} (no turn of the assistant)." in note for note in reading.notes)
-
-
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [({"messages": None}, "row without messages"), ({"chosen": "A.", "rejected": None}, "answer that is null")],
-)
-def test_a_row_without_anything_to_show_is_counted_by_name(tmp_path: Path, row: dict[str, Any], reason: str) -> None:
-    whole = {"messages": CONVERSATION} if "messages" in row else {"chosen": "A.", "rejected": "B."}
-    path = written(tmp_path / "rows.jsonl", whole, row)
-    assert f"left out: 1 × {reason}; first: {path}:2." in read_file(path).notes
 
 
 def test_other_histories_make_other_tasks(tmp_path: Path) -> None:
