@@ -163,10 +163,14 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_the_earlier_run_is_aside_until_the_new_one_has_begun_and_its_neighbour_is_untouched(tmp_path: Path) -> None:
+def test_the_earlier_run_but_its_paid_replies_is_aside_until_the_new_one_has_begun(tmp_path: Path) -> None:
     one, two = a_run(tmp_path), contents(a_run(tmp_path, "two"))
+    paid = ["cassettes.sqlite", "cassettes.sqlite-wal"]
+    for name in paid:
+        (one / name).write_text(name)
     with replacing_run(tmp_path, "desk", "one") as replaced:
-        assert [path.name for path in one.iterdir()] == [".lock"]
+        assert replaced.foreign == [], "the replies are not taken for files of others"
+        assert sorted(path.name for path in one.iterdir()) == [".lock", *paid]
         (aside,) = one.parent.glob("one.before-*")
         assert (aside / "model.json").exists()
         new = contents(a_run(tmp_path, reward=0.9))
@@ -208,17 +212,6 @@ def test_an_earlier_run_that_cannot_be_put_back_is_kept_and_its_place_is_told(tm
     (aside,) = one.parent.glob("one.before-*")
     assert (aside / "model.json").exists()
     assert str(aside) in caplog.text
-
-
-def test_paid_replies_stay_when_a_run_starts_over_and_are_not_taken_for_files_of_others(tmp_path):
-    directory = tmp_path / "demo" / "clerk"
-    directory.mkdir(parents=True)
-    for name in ("model.json", "cassettes.sqlite", "cassettes.sqlite-wal"):
-        (directory / name).write_text(name)
-    with replacing_run(tmp_path, "demo", "clerk") as replaced:
-        assert replaced.foreign == []
-    assert {path.name for path in directory.iterdir()} >= {"cassettes.sqlite", "cassettes.sqlite-wal"}
-    assert not (directory / "model.json").exists()
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def cut_after(store: Store, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, calls
             monkeypatch.setattr(stores.shutil, "copyfile", cutting(stores.shutil.copyfile))
 
 
-def test_a_push_that_was_cut_off_counts_for_nothing_and_goes_on(store, tmp_path, monkeypatch, hub):
+def test_a_push_that_was_cut_off_counts_for_nothing_and_it_and_a_pull_go_on(store, tmp_path, monkeypatch, hub):
     run = a_run(tmp_path / "here", 2)
     with monkeypatch.context() as during:
         cut_after(store, hub, during, 2)
@@ -142,6 +142,19 @@ def test_a_push_that_was_cut_off_counts_for_nothing_and_goes_on(store, tmp_path,
         repository = hub.repositories["desk/adapters"]
         assert (repository.private, repository.commits) == (True, 1)
     assert stored_steps(store, PLACE) == [2]
+    before = 3 if isinstance(store, HubStore) else 1  # which downloads the descriptions, too
+    with monkeypatch.context() as during:
+        cut_after(store, hub, during, before)
+        with pytest.raises(StorageError, match="cut"):
+            pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
+    pulled = tmp_path / "there" / "desk" / "clerk"
+    (arrived,) = (path for path in pulled.rglob("*.*") if path.is_file() and path.name != ".lock")
+    kept = arrived.stat().st_ino
+    assert Checkpoints(pulled / "checkpoints").steps() == []
+    pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
+    assert kept in [path.stat().st_ino for path in pulled.rglob("*.*")], "it was not fetched again"
+    assert Checkpoints(pulled / "checkpoints").latest() == 2
+    assert sorted(path.name for path in pulled.iterdir()) == [".lock", "checkpoints", "metrics.jsonl", "model.json"]
 
 
 def test_an_altered_file_is_found_out_and_leaves_no_checkpoint(store: Store, tmp_path: Path) -> None:
@@ -158,23 +171,6 @@ def test_an_altered_file_is_found_out_and_leaves_no_checkpoint(store: Store, tmp
     pulled = tmp_path / "there" / "desk" / "clerk" / "checkpoints" / "000002"
     assert (pulled / "adapter.safetensors").read_bytes() == bytes([2, 0]) * 500
     assert not (pulled / "trainer_state").exists()
-
-
-def test_a_pull_that_was_cut_off_goes_on(store, tmp_path, monkeypatch, hub):
-    push_checkpoint(a_run(tmp_path / "here", 2), 2, store, PLACE)
-    before = 3 if isinstance(store, HubStore) else 1  # which downloads the descriptions, too
-    with monkeypatch.context() as during:
-        cut_after(store, hub, during, before)
-        with pytest.raises(StorageError, match="cut"):
-            pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
-    pulled = tmp_path / "there" / "desk" / "clerk"
-    (arrived,) = (path for path in pulled.rglob("*.*") if path.is_file() and path.name != ".lock")
-    kept = arrived.stat().st_ino
-    assert Checkpoints(pulled / "checkpoints").steps() == []
-    pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
-    assert kept in [path.stat().st_ino for path in pulled.rglob("*.*")], "it was not fetched again"
-    assert Checkpoints(pulled / "checkpoints").latest() == 2
-    assert sorted(path.name for path in pulled.iterdir()) == [".lock", "checkpoints", "metrics.jsonl", "model.json"]
 
 
 def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path, monkeypatch, hub) -> None:

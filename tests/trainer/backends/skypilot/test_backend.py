@@ -44,11 +44,12 @@ async def launched(**options: Any) -> AsyncIterator[TrainableModel]:
         yield model
 
 
-async def test_a_cluster_is_found_again_by_its_name_and_trains_on(here: dict[str, Any]) -> None:
-    async with launched(**here) as model:
-        assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
+async def test_two_nodes_learn_together_and_are_found_again_by_the_name_of_their_cluster(here: dict[str, Any]) -> None:
+    async with launched(num_nodes=2, **here) as model:
+        groups = [await a_group(model, 0.0, 1.0) for _ in range(2)]
+        assert (await model.train(groups)).step == 1
     said: list[str] = []
-    async with launched(**here, say=said.append) as model:
+    async with launched(num_nodes=2, **here, say=said.append) as model:
         assert await model.get_step() == 1
     assert said == []  # nothing was started
     async with await SkyPilotBackend.attach("mine", host=ThisMachine()) as attached:
@@ -74,10 +75,12 @@ async def test_a_server_that_ended_is_started_again_and_one_that_cannot_start_sh
         await SkyPilotBackend.launch("mine", **here)
 
 
-async def test_a_launch_of_the_sdk_is_trained_on_and_leaves_no_secret_anywhere(cloud, state, monkeypatch, tmp_path):
+async def test_a_launch_of_the_sdk_trains_and_leaves_no_secret_and_its_tunnel_is_dug_again(
+    cloud: FakeCloud, state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HF_TOKEN", SECRET)
     said: list[str] = []
-    more = {"port": free_port(), "runs": str(tmp_path / "runs")}
+    more = {"port": free_port(), "runs": str(tmp_path / "runs"), "patience": 120}
     async with launched(secrets=["HF_TOKEN"], say=said.append, **more) as model:
         record = ClusterRecord.find("mine")
         key = record.key.get_secret_value()
@@ -87,6 +90,10 @@ async def test_a_launch_of_the_sdk_is_trained_on_and_leaves_no_secret_anywhere(c
         environment = server.environ()
         assert (environment["HF_TOKEN"], environment["GAVEL_BACKEND_KEY"]) == (SECRET, key)
         shown = repr(model.backend)
+        first = int((cloud.home / "ssh_process").read_text())
+        os.kill(first, 9)
+        await model.register(model.backend)
+        assert int((cloud.home / "ssh_process").read_text()) != first
     told = "\n".join(said)
     assert told.index("2.49 USD an hour while it is on; stopped after 30 idle minutes") < told.index("Launching on")
     assert "Gavel backend" in cloud.log("mine")  # of which launch shows what comes before the server answers
@@ -98,14 +105,6 @@ async def test_a_launch_of_the_sdk_is_trained_on_and_leaves_no_secret_anywhere(c
     for text in (told, *running.values(), cloud.log("mine"), shown, repr(record)):
         assert SECRET not in text
         assert key not in text
-
-
-async def test_a_tunnel_that_breaks_is_dug_again(cloud: FakeCloud, tmp_path: Path) -> None:
-    async with launched(port=free_port(), runs=str(tmp_path / "runs"), patience=120) as model:
-        first = int((cloud.home / "ssh_process").read_text())
-        os.kill(first, 9)
-        await model.register(model.backend)
-        assert int((cloud.home / "ssh_process").read_text()) != first
 
 
 async def test_what_costs_more_than_was_said_is_not_started_and_a_cluster_of_another_s_key_is_told(cloud: FakeCloud):
@@ -122,9 +121,3 @@ async def test_what_costs_more_than_was_said_is_not_started_and_a_cluster_of_ano
         ClusterRecord.model_validate({**record.model_dump(mode="json"), "key": KEY_OF_ANOTHER}).save()
         with pytest.raises(ClusterError, match="has another key than was kept here"):
             await SkyPilotBackend.attach("mine", say=lambda _: None)
-
-
-async def test_two_nodes_on_this_machine_learn_together(here: dict[str, Any]) -> None:
-    async with launched(num_nodes=2, **here) as model:
-        groups = [await a_group(model, 0.0, 1.0) for _ in range(2)]
-        assert (await model.train(groups)).step == 1

@@ -10,16 +10,13 @@ _WHEN = "2026-11-01T00:00:00.000Z"
 
 
 class FakeEndpoints(ScriptedHost):
-    names_errors = False
+    key, names_errors = TOKEN, False
 
     def __init__(self, hub: FakeHub, looks: int) -> None:
         super().__init__()
         self.endpoints: dict[str, dict[str, Any]] = {}
         self.fails_with = ""
         self._hub, self._looks = hub, looks
-
-    def is_authorized(self, call: Call) -> bool:
-        return call.headers.get("authorization") == f"Bearer {TOKEN}"
 
     def answer(self, call: Call) -> Answer:
         if not self.is_authorized(call):

@@ -8,6 +8,7 @@ KEY = "key-of-the-tests-that-is-secret"
 
 
 class ScriptedHost(FakeServer):
+    key = KEY
     names_errors = True
     """Whether an error is an object with a message."""
 
@@ -36,4 +37,4 @@ class ScriptedHost(FakeServer):
         return self.error(401, f"Incorrect API key provided: {call.headers.get('authorization')}")
 
     def is_authorized(self, call: Call) -> bool:
-        return call.headers.get("authorization") == f"Bearer {KEY}"
+        return call.headers.get("authorization") == f"Bearer {self.key}"
