@@ -56,12 +56,14 @@ def test_a_queue_survives_kills(tmp_path: Path):
         for number in range(KILLS + 1):
             before = len(accepted)
             with subprocess.Popen([sys.executable, "-c", SERVER, str(port), str(path)]) as server:
-                while len(accepted) == before and number < KILLS:
-                    time.sleep(0.01)
-                time.sleep(chance.uniform(0.0, 0.1))
-                if number == KILLS:
-                    sending.join(300)
-                server.kill()
+                try:
+                    while len(accepted) == before and number < KILLS:
+                        time.sleep(0.01)
+                    time.sleep(chance.uniform(0.0, 0.1))
+                    if number == KILLS:
+                        sending.join(300)
+                finally:
+                    server.kill()
     finally:
         stopped.set()
     assert accepted == list(range(GROUPS))
